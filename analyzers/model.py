@@ -1,0 +1,185 @@
+"""The nouns that everything passes around: frozen, without I/O.
+
+Seconds are seconds, ratios 0-1, timestamps epoch seconds (UTC). `None` and NaN mean unknown, never zero.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Columns = Mapping[str, Array]  # equal-length arrays by column name
+
+
+class Stage(StrEnum):
+    """Where a request's measured seconds are spent, in order; they add up to E2E."""
+
+    FRONTEND = "frontend"
+    QUEUE = "queue"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    OUTPUT = "output"
+
+
+class Level(StrEnum):
+    """What was observed, poorest first; each includes what the one before it shows (attribution.md section 1)."""
+
+    STATE = "state"
+    METRICS = "metrics"
+    LOGS = "logs"
+    REQUESTS = "requests"
+    HASHES = "hashes"
+
+
+TARGETS: Mapping[str, tuple[Stage, ...]] = {
+    "ttft": (Stage.FRONTEND, Stage.QUEUE, Stage.PREFILL),
+    "tpot": (Stage.DECODE,),
+    "e2e": tuple(Stage),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one table, column by column: what a reader yields and `Store.add` takes.
+
+    `table` names a table of queries/schema, `columns` holds equal-length sequences (lists, numpy or Arrow arrays) by
+    column name; columns left out are NULL.
+    """
+
+    table: str
+    columns: Mapping[str, Sequence[Any] | Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened: start, restart, config, JIT, rearrangement, death (kinds: queries/schema, table event)."""
+
+    ts: float
+    engine: str | None
+    kind: str
+    fields: Mapping[str, Any]
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """All that one window holds of one engine (instance + `engine` label).
+
+    `interval` one row per scrape interval, `stat` per stats line of the log, `step` per iteration line, `request` per
+    finished request, `scrape` per scrape of the instance; columns as in queries/views. `facts` are single values: engine
+    arguments, cache configuration, model shape. `total` holds each counter's increase over the window.
+    """
+
+    instance: str
+    engine: str
+    model: str | None = None
+    version: str | None = None
+    interval: Columns = field(default_factory=dict)
+    scrape: Columns = field(default_factory=dict)
+    stat: Columns = field(default_factory=dict)
+    step: Columns = field(default_factory=dict)
+    request: Columns = field(default_factory=dict)
+    bucket: Mapping[str, tuple[Array, Array]] = field(default_factory=dict)
+    total: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    kv: Mapping[str, float] = field(default_factory=dict)
+    event: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A span of time over one or more engines. `start`/`end` are None where the recording carries no clock."""
+
+    start: float | None
+    end: float | None
+    engines: tuple[Engine, ...]
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What cannot be determined, and what to measure (with the flag) to settle it."""
+
+    what: str
+    measure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One link's share of one target, in seconds per request (TPOT: per output token).
+
+    `seconds` is None where the link is unknown. `bound_s` is the most it could be, where it is unknown and may matter.
+    """
+
+    link: str
+    seconds: float | None
+    cells: Mapping[Stage, float]
+    fault_s: float | None = None
+    range_s: tuple[float, float] | None = None
+    saves_s: float | None = None
+    last_s: float | None = None
+    status: str = "ok"
+    conditions: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    pressure: float | None = None
+    bound_s: float | None = None
+    matters: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One target of one engine or fleet: measured = floor + parts + unexplained, to 1e-6."""
+
+    name: str
+    measured_s: float | None
+    floor_s: float | None
+    unexplained_s: float | None
+    stages: Mapping[Stage, float | None]
+    parts: tuple[Part, ...]
+    limiting: str | None
+    runner_up: str | None
+    verdict: str
+    cannot_determine: tuple[Refusal, ...] = ()
+    conditions: tuple[str, ...] = ()
+    load: str | None = None
+
+    def part(self, link: str) -> Part:
+        """The part of `link`; KeyError where the chain has no such link."""
+        for part in self.parts:
+            if part.link == link:
+                return part
+        raise KeyError(link)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineResult:
+    """The targets of one engine."""
+
+    instance: str
+    engine: str
+    role: str
+    requests: int
+    targets: Mapping[str, Target]
+    level: Level = Level.METRICS
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """What `attribute` returns for a window: each engine's targets and, weighted by requests, the fleet's."""
+
+    start: float | None
+    end: float | None
+    models: tuple[str, ...]
+    versions: tuple[str, ...]
+    level: Level
+    restarts: int
+    finished: int
+    aborted: int | None
+    engines: tuple[EngineResult, ...]
+    targets: Mapping[str, Target | None]
+    notes: tuple[str, ...] = ()

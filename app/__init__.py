@@ -1,0 +1,1 @@
+"""Adapters: everything that touches the world (bytes, database, network, screen)."""

@@ -1,0 +1,1 @@
+"""Where bytes come from: one module per source."""

@@ -1,0 +1,1 @@
+"""SQL text, read with importlib.resources: schema (migrations), views, evidence, screens, promql."""
