@@ -1,0 +1,192 @@
+"""Who may import whom: the arrows of the house point one way (read, judge, show)."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+FOLDERS: Final = ("queries", "analyzers", "app")
+
+# What a module may import beside the standard library, by the longest prefix of its name. ANY: whatever ONLY leaves.
+ANY: Final = ("*",)
+MAY_IMPORT: Final = {
+    "queries": None,  # not even the standard library
+    "analyzers": ("analyzers", "numpy"),
+    "app": (),
+    "app.collectors": (
+        "analyzers.model",
+        "app.collectors",
+        "httpx",
+        "msgspec",
+        "numpy",
+        "opentelemetry",
+        "prometheus_api_client",
+        "pyarrow",
+        "requests",  # sessions that prometheus_api_client takes
+        "zmq",
+    ),
+    "app.store": ("queries", "analyzers.model", "duckdb", "numpy", "pyarrow"),
+    "app.pipeline": ("analyzers", "app.store", "numpy"),
+    "app.alerts": ("analyzers", "app.alerts", "app.pipeline", "httpx", "jinja2", "numpy", "requests"),
+    "app.reports": ("analyzers", "app.pipeline", "app.reports", "jinja2", "numpy", "plotly"),
+    "app.config": ANY,
+    "app.ingest": ANY,
+    "app.server": ANY,
+    "app.cli": ANY,
+    "app.ui": ANY,
+}
+# Only these import it, whatever the table says.
+ONLY: Final = {
+    "streamlit": ("app.ui", "app.server"),  # the server starts Streamlit's own application
+    "duckdb": ("app.store",),
+}
+# Members of a family never import each other. A member is a module that defines the name (None: each module is one); what
+# several members share lies in a module beside them that does not define it, and that imports no member.
+FAMILIES: Final = {
+    "analyzers.links": "LINK",
+    "analyzers.hypotheses": "HYPOTHESIS",
+    "app.collectors.formats": "sniff",
+    "app.collectors.sources": None,
+    "app.reports": "render",
+    "app.ui.screens": None,
+}
+# The analyzers judge without I/O, clock or randomness (a generator comes in, or a seed does).
+IMPURE: Final = {
+    "asyncio", "glob", "http", "io", "os", "pathlib", "random", "secrets", "shutil", "socket", "sqlite3",
+    "subprocess", "tempfile", "threading", "time", "urllib", "uuid",
+}  # fmt: skip
+# What a command line that only reads a bundle does not pay for.
+HEAVY: Final = ("pandas", "streamlit")
+
+
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name."""
+    files = sorted(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))
+    return {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
+
+
+def imports(name: str, file: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and dotted name of each import; `from a import b` is a.b where that is a module of ours."""
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            start = parts[: len(parts) - node.level + 1] if node.level else []
+            origin = ".".join([*start, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{origin}.{alias.name}"
+                yield node.lineno, inner if inner in MODULES else origin
+
+
+MODULES: Final = modules()
+
+
+def within(name: str, prefixes: tuple[str, ...]) -> bool:
+    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def complaints(name: str, imported: str) -> Iterator[str]:
+    """Yield what is wrong with `name` importing `imported`."""
+    top = imported.partition(".")[0]
+    rule = max((prefix for prefix in MAY_IMPORT if within(name, (prefix,))), key=len)
+    allowed = MAY_IMPORT[rule]
+    standard = top in sys.stdlib_module_names
+    if top in ONLY and not within(name, ONLY[top]):
+        yield f"only {' and '.join(ONLY[top])} may import {top}"
+    elif allowed is None:
+        yield f"{rule} imports nothing"
+    elif allowed == ANY:
+        if top == "tests":
+            yield "the program does not import its tests"
+    elif not standard and not within(imported, allowed):
+        yield f"{rule} may import {', '.join(allowed) or 'only the standard library'}"
+    if rule == "analyzers" and top in IMPURE:
+        yield "analyzers have no I/O, clock or randomness"
+
+
+def defines(file: Path, name: str | None) -> bool:
+    if name is None:
+        return True
+    found = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+    return name in found
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_import_table_holds(folder: str):
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line} imports {imported}: {complaint}"
+        for name, file in MODULES.items()
+        if within(name, (folder,))
+        for line, imported in imports(name, file)
+        for complaint in complaints(name, imported)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_module_of_app_stands_in_the_table():
+    new = [name for name in MODULES if name.count(".") == 1 and name.startswith("app.") and name not in MAY_IMPORT]
+    assert not new, f"say in MAY_IMPORT what these may import: {new}"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_members_of_a_family_do_not_import_each_other(family: str):
+    members = [name for name, file in MODULES.items() if name.rpartition(".")[0] == family and defines(file, FAMILIES[family])]
+    wrong = [
+        f"{MODULES[name].relative_to(ROOT)}:{line} imports its sibling {imported}"
+        for name in MODULES
+        if name.rpartition(".")[0] == family
+        for line, imported in imports(name, MODULES[name])
+        if imported in members and imported != name
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_commands_start_without_the_dashboard():
+    for name in ("app.cli", "app.pipeline"):
+        if name not in MODULES:
+            continue
+        code = f"import sys, {name}; print(*[heavy for heavy in {HEAVY!r} if heavy in sys.modules])"
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert not done.stdout.split(), f"import {name} loads {done.stdout}"
+
+
+@pytest.mark.parametrize(
+    ("name", "imported", "complaint"),
+    [
+        ("queries", "importlib.resources", "queries imports nothing"),
+        ("analyzers.books", "numpy.typing", None),
+        ("analyzers.books", "math", None),
+        ("analyzers.books", "time", "no I/O, clock or randomness"),
+        ("analyzers.books", "app.store", "analyzers may import"),
+        ("analyzers.books", "scipy", "analyzers may import"),
+        ("app.collectors.formats.spans", "app.store", "app.collectors may import"),
+        ("app.collectors.formats.spans", "analyzers.books", "app.collectors may import"),
+        ("app.collectors.formats.spans", "analyzers.model", None),
+        ("app.pipeline", "duckdb", "only app.store may import duckdb"),
+        ("app.reports.html", "streamlit", "only app.ui and app.server may import streamlit"),
+        ("app.reports.html", "app.store", "app.reports may import"),
+        ("app.server", "streamlit.starlette", None),
+        ("app.cli", "streamlit", "only app.ui and app.server may import streamlit"),
+        ("app.cli", "app.ui.screens.chain", None),
+    ],
+)
+def test_the_table_itself(name: str, imported: str, complaint: str | None):
+    found = list(complaints(name, imported))
+    assert bool(found) == bool(complaint)
+    assert complaint is None or complaint in found[0]
