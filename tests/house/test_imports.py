@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from house.registries import FAMILIES, defines
+from house.tree import ROOT
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
 FOLDERS: Final = ("queries", "analyzers", "app")
 
 # What a module may import beside the standard library, by the longest prefix of its name. ANY: whatever ONLY leaves.
@@ -44,16 +45,6 @@ MAY_IMPORT: Final = {
 ONLY: Final = {
     "streamlit": ("app.ui", "app.server"),  # the server starts Streamlit's own application
     "duckdb": ("app.store",),
-}
-# Members of a family never import each other. A member is a module that defines the name (None: each module is one); what
-# several members share lies in a module beside them that does not define it, and that imports no member.
-FAMILIES: Final = {
-    "analyzers.links": "LINK",
-    "analyzers.hypotheses": "HYPOTHESIS",
-    "app.collectors.formats": "sniff",
-    "app.collectors.sources": None,
-    "app.reports": "render",
-    "app.ui.screens": None,
 }
 # The analyzers judge without I/O, clock or randomness (a generator comes in, or a seed does).
 IMPURE: Final = {
@@ -112,20 +103,6 @@ def complaints(name: str, imported: str) -> Iterator[str]:
         yield "analyzers have no I/O, clock or randomness"
 
 
-def defines(file: Path, name: str | None) -> bool:
-    if name is None:
-        return True
-    found = set()
-    for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.FunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found.add(node.target.id)
-    return name in found
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_import_table_holds(folder: str):
     wrong = [
@@ -145,13 +122,15 @@ def test_every_module_of_app_stands_in_the_table():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_members_of_a_family_do_not_import_each_other(family: str):
-    members = [name for name, file in MODULES.items() if name.rpartition(".")[0] == family and defines(file, FAMILIES[family])]
+    """What several members share lies in a module beside them, and imports no member either."""
+    package, mark = FAMILIES[family]
+    beside = [name for name, file in MODULES.items() if name.rpartition(".")[0] == package and file.name != "__init__.py"]
+    siblings = [name for name in beside if defines(MODULES[name], mark)]
     wrong = [
         f"{MODULES[name].relative_to(ROOT)}:{line} imports its sibling {imported}"
-        for name in MODULES
-        if name.rpartition(".")[0] == family
+        for name in beside
         for line, imported in imports(name, MODULES[name])
-        if imported in members and imported != name
+        if imported in siblings
     ]
     assert not wrong, "\n".join(wrong)
 
