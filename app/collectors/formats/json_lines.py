@@ -82,18 +82,67 @@ def objects(source: Iterator[tuple[int, bytes]], tally: Tally) -> Iterator[tuple
             tally.reject(number, "expected: a JSON object")
 
 
+def documents(stream: BinaryIO, tally: Tally) -> Iterator[tuple[int, Any]]:
+    """Yield line and value of each JSON value: one on a line, or a few that people have spread over many lines.
+
+    Text that is not JSON is rejected. A spread value needs its whole text in memory: up to MAX_LINE bytes of it are read.
+    """
+    first = True
+    for line, text in lines(stream, tally):
+        spread, first = first and text.rstrip().endswith((b"{", b"[", b",")), False
+        if not spread:
+            value = loads(text)
+            if value is None:
+                tally.reject(line, "expected: JSON")
+            else:
+                yield line, value
+            continue
+        raw = text + _rest(stream, tally)
+        if len(raw) > MAX_LINE:
+            tally.reject(line, f"expected: a document of at most {MAX_LINE} bytes")
+            return
+        yield from _spread(raw.decode("utf-8", "replace").lstrip("\ufeff"), line, tally)
+
+
+def _rest(stream: BinaryIO, tally: Tally) -> bytes:
+    """Read on, up to MAX_LINE bytes, and count the lines."""
+    parts: list[bytes] = []
+    try:
+        while sum(map(len, parts)) <= MAX_LINE and (part := stream.read(1 << 20)):
+            parts.append(part)
+    except READ_ERRORS:
+        pass  # the document is cut, and says so itself
+    rest = b"".join(parts)
+    tally.lines += rest.count(b"\n") + (rest[-1:] not in (b"\n", b""))
+    return rest
+
+
+def _spread(text: str, line: int, tally: Tally) -> Iterator[tuple[int, Any]]:
+    end = 0
+    while (at := _skip(text, end)) < len(text):
+        line += text.count("\n", end, at)
+        try:
+            value, end = _DECODER.raw_decode(text, at)
+            value = _encodable(value)
+        except (ValueError, RecursionError):
+            tally.reject(line, "expected: JSON")
+            return
+        yield line, value
+        line += text.count("\n", at, end)
+
+
 def loads(raw: bytes) -> Any:
     """Return the JSON value, or None where the text is not JSON. Its strings can all be encoded as UTF-8."""
     text = raw.decode("utf-8", "replace").lstrip("\ufeff")
     try:
         value = json.loads(text)
+        return _encodable(value) if "\\ud" in text or "\\uD" in text else value
     except (ValueError, RecursionError):
         return None
-    return _encodable(value) if "\\ud" in text or "\\uD" in text else value
 
 
 def _encodable(value: Any) -> Any:
-    """Replace lone surrogates: as an escape they are legal JSON, but no text. json.loads has bounded the depth."""
+    """Replace lone surrogates: as an escape they are legal JSON, but no text. RecursionError: nested too deep."""
     if isinstance(value, str):
         return _LONE_SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):
@@ -158,6 +207,12 @@ def integer(value: Any) -> int | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if isinstance(value, int) and -_INT64 <= value < _INT64 else None
+
+
+def count(value: Any) -> int | None:
+    """Return a JSON integer that counts something; a negative one is unknown."""
+    result = integer(value)
+    return result if result is not None and result >= 0 else None
 
 
 def string(value: Any) -> str | None:

@@ -127,7 +127,7 @@ def _snapshot(book: _Book, tally: Tally, number: int, line: bytes) -> None:
     known = book.texts.setdefault(instance, {})
     if not isinstance(text, str):
         if "error" in fields:
-            book.scrapes.append((instance, ts, duration, False, True))
+            book.scrapes.append((instance, ts + (duration or 0.0), duration, False, True))
         else:
             tally.reject(number, 'expected: "text" or "error"')
         return
@@ -135,7 +135,7 @@ def _snapshot(book: _Book, tally: Tally, number: int, line: bytes) -> None:
     if bad:
         more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
         tally.reject(number, f"text line {bad[0] + 1}: {EXPECTED}{more}")
-    book.scrapes.append((instance, ts, duration, bool(places) or not bad, True))
+    book.scrapes.append((instance, ts + (duration or 0.0), duration, bool(places) or not bad, True))
     _keep(book, places, values, np.full(len(places), ts + (duration or 0.0)), stamps)
 
 
@@ -253,9 +253,10 @@ def _place(book: _Book, instance: str | None, name: str | None, text: str) -> in
     if name.startswith(KEPT) and not name.endswith("_created"):
         engine, model = labels.pop("engine", None), labels.pop("model_name", None)
         series = (instance, name, engine, model, json.dumps(labels, sort_keys=True))
-        number = book.numbers.setdefault(series, len(book.numbers))
-        if number == len(book.numbers) - 1 and (not book.new or book.new[-1][0] < number):
-            book.new.append((number, *series))
+        if series not in book.numbers:
+            book.numbers[series] = len(book.numbers)
+            book.new.append((book.numbers[series], *series))
+        number = book.numbers[series]
     book.series.append(number)
     book.last.append(-2)
     return len(book.series) - 1
