@@ -46,7 +46,7 @@ CREATE TABLE sample (
 CREATE TABLE scrape (
   file_id BIGINT NOT NULL,
   instance VARCHAR,
-  ts DOUBLE NOT NULL,                 -- when it was sent; an order of texts, not a time, where timed is false
+  ts DOUBLE NOT NULL,                 -- when its samples were taken (sent + duration); an order of texts where timed is false
   duration_s DOUBLE,                  -- how long the server took to answer
   ok BOOLEAN NOT NULL,
   timed BOOLEAN NOT NULL              -- false: a text without a time

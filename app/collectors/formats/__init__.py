@@ -15,6 +15,12 @@ Series: a batch for "series" gives each new series a number (column `series`, un
 it in column `series` in place of series_id.
 """
 
+from types import ModuleType
 from typing import Final
 
 MAX_REJECTED: Final = 100  # rows kept a file; a wrong file would otherwise fill the store with reasons
+
+# below MAX_REJECTED, which the readers import from here
+from app.collectors.formats import prometheus_text  # noqa: E402
+
+FORMATS: Final[tuple[ModuleType, ...]] = (prometheus_text,)

@@ -1,0 +1,236 @@
+"""Sources to formats to store: what `load`, `analyze PATH` and an upload do."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from analyzers.model import Batch
+from app.collectors.formats import FORMATS
+from app.collectors.sources.bundle import BundleError, Member, members
+from app.store import Store
+
+UNRECOGNISED: Final = "not recognised; expected one of the formats that `weaklink formats` lists"
+
+
+@dataclass(frozen=True)
+class FileResult:
+    """What became of one file: format None where it was not recognised, `added` False where nothing went in."""
+
+    bundle: str
+    name: str
+    format: str | None
+    lines: int = 0
+    rejected: int = 0
+    added: bool = False
+    message: str = ""
+    reasons: tuple[str, ...] = ()
+
+
+Progress = Callable[[str], None]
+
+
+def load(
+    store: Store,
+    paths: Iterable[Path],
+    *,
+    instances: Mapping[str, str] | None = None,
+    now: float | None = None,
+    progress: Progress | None = None,
+) -> list[FileResult]:
+    """Load bundles; one result a file. `instances` names the server of a file that does not say it (name: host:port).
+
+    A file that fails leaves nothing behind and does not stop the others. Raises BundleError where a path is no bundle.
+    """
+    results: list[FileResult] = []
+    for path in paths:
+        with members(path) as found:
+            results += _Bundle(store, path, found, instances or {}, time.time() if now is None else now, progress).load()
+    return results
+
+
+def _format_of(head: bytes) -> Any | None:
+    claims = [module for module in FORMATS if module.sniff(head)]
+    return claims[0] if len(claims) == 1 else None
+
+
+class _Bundle:
+    """The files of one bundle on their way into the store: they explain each other's server and year."""
+
+    def __init__(self, store: Store, path: Path, found: Sequence[Member], instances: Mapping[str, str], now: float, progress: Progress | None) -> None:
+        self.store, self.path, self.found, self.now = store, path, found, now
+        self.asked = instances
+        self.progress = progress or (lambda _: None)
+        self.bundle = path.name or path.resolve().name
+        self.reference_ts = now
+        self.files: list[tuple[int, Member, str]] = []  # file id, member, format
+        self.untimed = 0
+
+    def load(self) -> list[FileResult]:
+        results: list[FileResult] = []
+        ranked: list[tuple[int, int, Member, Any]] = []
+        for position, member in enumerate(self.found):
+            if member.path is None:
+                results.append(FileResult(self.bundle, member.name, None, message=member.problem or "cannot be read"))
+                continue
+            head = member.head()
+            module = _format_of(head)
+            if module is None:
+                results.append(FileResult(self.bundle, member.name, None, message="empty" if not head else UNRECOGNISED))
+                continue
+            ranked.append((self._rank(module.NAME, head), position, member, module))
+        # timed sources first: they give the year of log stamps; texts without a time last: they may be superfluous
+        for rank, _, member, module in sorted(ranked, key=lambda item: item[:2]):
+            self.progress(f"{self.bundle}/{member.name}")
+            results.append(self._one(member, module, untimed=rank == 2))
+            if rank == 0:
+                self._settle_reference()
+            if rank == 1:
+                self._settle_instances()
+        self._settle_instances()
+        questions = self._questions()
+        order = {member.name: position for position, member in enumerate(self.found)}
+        results = [replace(r, message="; ".join(filter(None, (r.message, questions.get(r.name))))) for r in results]
+        return sorted(results, key=lambda r: order.get(r.name, 0))
+
+    @staticmethod
+    def _rank(name: str, head: bytes) -> int:
+        if name == "prometheus_text":
+            return 0 if head.lstrip().startswith(b"{") else 2
+        return 1 if name in {"vllm_log", "vllm_command"} else 0
+
+    # -- one file -----------------------------------------------------------------------------------------------------
+    def _one(self, member: Member, module: Any, *, untimed: bool) -> FileResult:
+        store, name = self.store, module.NAME
+        result = FileResult(self.bundle, member.name, name)
+        known = store.rows("SELECT file_id, bundle, name, lines, rejected FROM source_file WHERE sha256 = ? AND format = ?", [member.hash_hex, name])
+        if known:
+            file_id, bundle, other, lines, rejected = known[0]
+            self.files.append((file_id, member, name))
+            return replace(result, lines=lines, rejected=rejected, message=f"already loaded (as {bundle}/{other}): nothing added")
+        default = self._default_instance() if untimed else None
+        if untimed and default and store.rows("SELECT 1 FROM scrape WHERE instance = ? AND timed AND ok LIMIT 1", [default]):
+            return replace(result, message="has no time; timed scrapes of the same server are there: not used")
+        try:
+            with store.transaction():
+                file_id = store.rows("SELECT nextval('file_id_seq')")[0][0]
+                store.add(Batch("source_file", {
+                    "file_id": [file_id], "bundle": [self.bundle], "name": [member.name], "format": [name],
+                    "sha256": [member.hash_hex], "bytes": [member.size], "loaded_at": [self.now],
+                }))
+                facts, problem = self._read(member, module, file_id, default or self.bundle)
+                store.execute(
+                    "UPDATE source_file SET lines = ?, rejected = ?, instance = ?, pid = ?, clock_offset_s = ? WHERE file_id = ?",
+                    [facts.get("lines", 0), facts.get("rejected", 0), facts.get("instance"), facts.get("pid"), facts.get("clock_offset_s"), file_id],
+                )
+        except Exception as error:  # noqa: BLE001 one broken file must not lose the others; nothing of it was stored
+            return replace(result, message=f"could not be loaded, nothing of it was stored: {type(error).__name__}: {error}")
+        self.files.append((file_id, member, name))
+        reasons = tuple(f"line {line}: {why}" for line, why in store.rows("SELECT line, reason FROM rejected_line WHERE file_id = ? ORDER BY line LIMIT 5", [file_id]))
+        return replace(result, lines=facts.get("lines", 0), rejected=facts.get("rejected", 0), added=True, message=problem or member.problem or "", reasons=reasons)
+
+    def _read(self, member: Member, module: Any, file_id: int, instance: str) -> tuple[dict[str, Any], str | None]:
+        """Read one file into the store: the last source_file row, and what was wrong with the bytes."""
+        facts: dict[str, Any] = {}
+        numbers = np.zeros(0, dtype=np.int64)  # series number of the file -> series_id
+        shift = 0
+        with member.open() as stream:
+            for batch in module.read(stream, self.reference_ts):
+                if batch.table == "source_file":
+                    facts = {name: values[0] for name, values in batch.columns.items()}
+                elif batch.table == "series":
+                    named = dict(batch.columns)
+                    named["instance"] = [one or instance for one in named["instance"]]
+                    local = np.asarray(named["series"], dtype=np.int64)
+                    grown = np.zeros(max(len(numbers), int(local.max()) + 1), dtype=np.int64)
+                    grown[: len(numbers)] = numbers
+                    grown[local] = self.store.series_ids(named)
+                    numbers = grown
+                elif batch.table == "sample":
+                    ids = numbers[np.asarray(batch.columns["series"], dtype=np.int64)]
+                    self.store.add(Batch("sample", {"series_id": ids, "ts": self._shifted(batch.columns["ts"]), "value": batch.columns["value"]}))
+                elif batch.table == "scrape":
+                    columns = dict(batch.columns)
+                    columns["instance"] = [one or instance for one in columns["instance"]]
+                    if not all(columns["timed"]):
+                        columns["ts"] = self._shifted(columns["ts"])
+                        shift = len(columns["ts"])
+                    self.store.add(Batch("scrape", columns), file_id=file_id)
+                else:
+                    self.store.add(batch, file_id=file_id)
+            self.untimed += shift
+            return facts, stream.problem
+
+    def _shifted(self, ts: Any) -> Any:
+        """Texts without a time get their position among the bundle's texts instead of 0, 1, ..."""
+        return np.asarray(ts, dtype=float) + self.untimed if self.untimed and len(ts) and max(ts) < 1e6 else ts
+
+    # -- what the files say about each other --------------------------------------------------------------------------
+    def _settle_reference(self) -> None:
+        """Take the year of log stamps from what carries a full time."""
+        ids = [file_id for file_id, _, _ in self.files]
+        if ids:
+            found = self.store.rows(
+                "SELECT min(ts) FROM (SELECT ts FROM scrape WHERE timed AND ok AND list_contains(?, file_id) "
+                "UNION ALL SELECT arrival_ts FROM request WHERE list_contains(?, file_id))", [ids, ids])
+            self.reference_ts = found[0][0] or self.reference_ts
+
+    def _instances(self) -> list[str]:
+        """Servers this bundle names by itself: scrape URLs, then start lines of logs."""
+        ids = [file_id for file_id, _, _ in self.files]
+        scraped = [r[0] for r in self.store.rows("SELECT DISTINCT instance FROM scrape WHERE timed AND list_contains(?, file_id) AND instance IS NOT NULL ORDER BY 1", [ids])]
+        logged = [r[0] for r in self.store.rows("SELECT DISTINCT instance FROM source_file WHERE format = 'vllm_log' AND list_contains(?, file_id) AND instance IS NOT NULL ORDER BY 1", [ids])]
+        return scraped + [one for one in logged if _match(one, scraped) is None]
+
+    def _default_instance(self) -> str | None:
+        """The only server of the bundle; its own name where no file names one; None where there are several."""
+        named = self._instances()
+        return named[0] if len(named) == 1 else self.bundle if not named else None
+
+    def _settle_instances(self) -> None:
+        """Give each file and request its server: its own word, matched by port, else the only server there is."""
+        named, only = self._instances(), self._default_instance()
+        for file_id, member, name in self.files:
+            if name not in {"vllm_log", "vllm_command", "kv_events"}:
+                continue
+            own = self.store.rows("SELECT instance FROM source_file WHERE file_id = ?", [file_id])[0][0]
+            chosen = self.asked.get(member.name) or (own and (_match(own, named) or (own if name == "vllm_log" else None))) or only
+            self.store.execute("UPDATE source_file SET instance = ? WHERE file_id = ?", [chosen, file_id])
+            if name == "kv_events":
+                self.store.execute("UPDATE kv_event SET instance = ? WHERE file_id = ?", [chosen, file_id])
+        for file_id, member, name in self.files:
+            if name == "otlp_spans":
+                self.store.execute(
+                    "UPDATE request SET instance = coalesce((SELECT min(f.instance) FROM source_file AS f WHERE f.pid = request.pid AND f.bundle = ?), ?) "
+                    "WHERE file_id = ? AND instance IS NULL", [self.bundle, self.asked.get(member.name) or only, file_id])
+            elif name == "request_lines":
+                for (own,) in self.store.rows("SELECT DISTINCT instance FROM request WHERE file_id = ?", [file_id]):
+                    chosen = _match(own, named) if own else self.asked.get(member.name) or only
+                    self.store.execute("UPDATE request SET instance = ? WHERE file_id = ? AND instance IS NOT DISTINCT FROM ?", [chosen, file_id, own])
+
+    def _questions(self) -> dict[str, str]:
+        """What could not be joined is asked, not guessed."""
+        asked = {}
+        for file_id, member, name in self.files:
+            if name in {"vllm_log", "kv_events", "vllm_command"} and self.store.rows("SELECT instance IS NULL FROM source_file WHERE file_id = ?", [file_id])[0][0]:
+                asked[member.name] = f"which server is this? The bundle has several: --instance {member.name}=HOST:PORT"
+            if name == "otlp_spans":
+                lost = self.store.rows("SELECT count(*) FROM request WHERE file_id = ? AND instance IS NULL", [file_id])[0][0]
+                if lost:
+                    asked[member.name] = f"{lost} spans belong to no known server: add its log, or --instance {member.name}=HOST:PORT"
+        return asked
+
+
+def _match(own: str, named: Sequence[str]) -> str | None:
+    """The named server with the same host and port; else, for a bind-all or local address, the only one with this port."""
+    if own in named:
+        return own
+    port = own.rpartition(":")[2]
+    same = [one for one in named if one.rpartition(":")[2] == port]
+    return same[0] if len(same) == 1 else None
+
+
+__all__ = ["BundleError", "FileResult", "load"]

@@ -1,0 +1,236 @@
+"""Store to judgement: the one place where SQL meets the analyzers."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from analyzers.attribute import attribute
+from analyzers.model import Array, Attribution, Columns, Engine, Event, Level, Window
+from app.store import Store
+
+# the columns of interval_row that are counters: their sums are the totals of the window
+_STATE: Final = {"instance", "engine", "ts", "dt_s", "timed", "epoch", "restarted", "running", "running_before", "waiting", "waiting_before",
+                 "deferred", "deferred_before", "kv_usage_ratio", "kv_usage_ratio_before"}
+_BUCKETS: Final = ("time_to_first_token_seconds", "inter_token_latency_seconds", "request_prompt_tokens", "request_generation_tokens",
+                   "e2e_request_latency_seconds", "time_per_output_token_seconds")
+
+
+def window_of(store: Store, start: float | None = None, end: float | None = None, engines: Sequence[str] | None = None) -> Window:
+    """All that the store holds between `start` and `end` (epoch seconds; None: the whole recording).
+
+    `engines` keeps only these labels ("1") or pairs ("host:port/1").
+    """
+    low, high = -math.inf if start is None else start, math.inf if end is None else end
+    bounds = {"low": low, "high": high}
+    interval = store.columns("SELECT * FROM interval_row WHERE ts > $low AND ts <= $high ORDER BY instance, engine, ts", bounds)
+    span = "(ts IS NULL OR (ts >= $low AND ts <= $high))"
+    stat = store.columns(f"SELECT * FROM stat_row WHERE {span} ORDER BY instance, engine, ts, line", bounds)
+    step = store.columns(f"SELECT * FROM step_row WHERE {span} ORDER BY instance, engine, ts, line", bounds)
+    scrape = store.columns("SELECT instance, ts, duration_s, ok, timed FROM scrape WHERE ts > $low AND ts <= $high ORDER BY instance, ts", bounds)
+    request = store.columns("SELECT * FROM request_row WHERE end_ts > $low AND end_ts <= $high ORDER BY instance, arrival_ts", bounds)
+    bucket = store.columns(
+        "SELECT instance, engine, family, le, sum(n) AS n FROM bucket WHERE ts > $low AND ts <= $high AND list_contains($families, family) "
+        "GROUP BY ALL ORDER BY instance, engine, family, le", {**bounds, "families": [f"vllm:{name}" for name in _BUCKETS]})
+    kv = store.columns("SELECT * FROM kv_summary")
+    events = _events(store)
+    pairs = _pairs(store, interval, stat, step)
+    found = tuple(
+        _engine(store, pair, interval, stat, step, scrape, request, bucket, kv, events, _alone(pairs, pair))
+        for pair in pairs if engines is None or pair[1] in engines or f"{pair[0]}/{pair[1]}" in engines
+    )
+    restarts = int(sum(row[0] for row in store.rows("SELECT sum(restarted::INT) FROM epoch WHERE ts > $low AND ts <= $high GROUP BY instance", bounds)))
+    return Window(*_span(interval, stat, scrape, found, start, end), engines=found, restarts=max(restarts, _log_restarts(store, bounds)))
+
+
+def attribution_for(store: Store, start: float | None = None, end: float | None = None, engines: Sequence[str] | None = None) -> Attribution:
+    """The attribution of what the store holds in a window."""
+    return attribute(window_of(store, start, end, engines))
+
+
+def _pairs(store: Store, *tables: Columns) -> list[tuple[str | None, str]]:
+    """(instance, engine) of everything observed, in order."""
+    seen: set[tuple[str | None, str]] = set()
+    for table in tables:
+        seen |= set(zip(table["instance"], table["engine"], strict=True))
+    seen |= {(row[0], row[1]) for row in store.rows("SELECT DISTINCT instance, engine FROM quantity_series WHERE engine <> ''")}
+    return sorted(seen, key=lambda pair: (str(pair[0]), pair[1].zfill(6)))
+
+
+def _alone(pairs: Sequence[tuple[str | None, str]], pair: tuple[str | None, str]) -> bool:
+    """True where the instance has one engine, so that what carries no engine label is this engine's."""
+    return sum(1 for instance, _ in pairs if instance == pair[0]) == 1
+
+
+def _pick(table: Columns, instance: str | None, engine: str | None = None) -> dict[str, Array]:
+    mask = table["instance"] == instance
+    if engine is not None:
+        mask = mask & (table["engine"] == engine)
+    return {name: values[mask] for name, values in table.items() if name not in {"instance", "engine"}}
+
+
+def _engine(
+    store: Store, pair: tuple[str | None, str], interval: Columns, stat: Columns, step: Columns, scrape: Columns, request: Columns,
+    bucket: Columns, kv: Columns, events: Sequence[tuple[str | None, Event]], alone: bool,
+) -> Engine:
+    instance, engine = pair
+    row = _pick(interval, instance, engine)
+    total = {name: float(np.nansum(values)) for name, values in row.items() if name not in _STATE and np.isfinite(values).any()}
+    mine = tuple(event for where, event in events if where == instance and event.engine in {None, engine})
+    one = _pick(bucket, instance, engine)
+    counts = _pick(kv, instance, engine)
+    return Engine(
+        instance=instance or "", engine=engine, model=_model(store, instance, engine, mine), version=_version(mine),
+        interval=row, scrape=_pick(scrape, instance), stat=_pick(stat, instance, engine), step=_pick(step, instance, engine),
+        # spans carry no engine label: with several engines behind one server they are nobody's alone
+        request=_pick(request, instance) if alone else {},
+        bucket={family: (one["le"][one["family"] == family], one["n"][one["family"] == family]) for family in set(one["family"])},
+        total=total, facts=facts_of(store, instance, engine, mine),
+        kv={name: float(values[0]) for name, values in counts.items() if len(values)}, event=mine,
+    )
+
+
+def _events(store: Store) -> list[tuple[str | None, Event]]:
+    found = store.rows("SELECT instance, ts, engine, kind, fields, file, line FROM event_row ORDER BY instance, file, line")
+    return [(row[0], Event(math.nan if row[1] is None else row[1], row[2], row[3], json.loads(row[4]), row[5], row[6])) for row in found]
+
+
+def _model(store: Store, instance: str | None, engine: str, events: Sequence[Event]) -> str | None:
+    found = store.rows("SELECT model_name FROM series WHERE instance IS NOT DISTINCT FROM ? AND engine = ? AND model_name IS NOT NULL ORDER BY series_id LIMIT 1", [instance, engine])
+    if found:
+        return str(found[0][0])
+    return next((str(e.fields["model"]) for e in events if e.kind == "start" and e.fields.get("model")), None)
+
+
+def _version(events: Sequence[Event]) -> str | None:
+    return next((str(e.fields["version"]) for e in reversed(events) if e.kind in {"start", "config"} and e.fields.get("version")), None)
+
+
+def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[Event]) -> dict[str, Any]:
+    """Single values: engine arguments (log over command line), cache configuration, model shape. Unknown ones are missing."""
+    args: dict[str, Any] = {}
+    for kind in ("args", "config"):
+        for event in sorted((e for e in events if e.kind == kind), key=lambda e: not math.isnan(e.ts)):
+            args.update({name: value for name, value in event.fields.items() if name not in args or kind == "args"})
+    facts: dict[str, Any] = {"args": args, "args_known": any(e.kind == "args" for e in events)}
+    cache = store.rows(
+        "SELECT labels FROM series WHERE instance IS NOT DISTINCT FROM ? AND name IN ('vllm:cache_config_info', 'vllm_cache_config_info', 'ray_vllm_cache_config_info') "
+        "AND coalesce(engine, ?) = ? ORDER BY series_id DESC LIMIT 1", [instance, engine, engine])
+    info = json.loads(cache[0][0]) if cache else {}
+    facts.update(_cache_facts(info, args, events))
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        if isinstance(args.get(name), int | float):
+            facts[name] = args[name]
+    for event in events:
+        if event.kind == "budget" and event.fields.get("max_num_batched_tokens"):
+            facts["max_num_batched_tokens"] = event.fields["max_num_batched_tokens"]
+    for name, key in (("tensor_parallel_size", "tensor_parallel"), ("data_parallel_size", "data_parallel"), ("pipeline_parallel_size", "pipeline_parallel")):
+        if isinstance(args.get(name), int | float):
+            facts[key] = args[name]
+    facts["expert_parallel"] = bool(args.get("enable_expert_parallel")) if facts["args_known"] else None
+    facts["eplb"] = bool(args.get("enable_eplb")) if facts["args_known"] else None
+    graph = args.get("max_cudagraph_capture_size")
+    if isinstance(graph, int | float):
+        facts["graph_size"] = graph
+    if args.get("enforce_eager") is True:
+        facts["graph_size"] = math.inf  # no graphs at all: nothing falls out of them
+    facts["graph_sizes"] = args.get("cudagraph_capture_sizes")
+    if "speculative_config" in args:
+        facts["speculative"] = args["speculative_config"] not in {None, "None", ""}  if not isinstance(args["speculative_config"], dict) else True
+    elif facts["args_known"]:
+        facts["speculative"] = False
+    connector = args.get("kv_transfer_config")
+    facts["connector"] = bool(connector) or bool(args.get("kv_offloading_size")) if facts["args_known"] else None
+    api = args.get("api_server_count") or next((e.fields.get("count") for e in events if e.kind == "api_servers"), None)
+    facts["api_servers"] = api if isinstance(api, int | float) else facts.get("data_parallel", 1) if facts["args_known"] else None
+    facts["kv_dtype"] = args.get("kv_cache_dtype") or info.get("cache_dtype") or "auto"
+    facts["shape"] = _shape(events)
+    facts["device"] = args.get("device_config")
+    name = next((str(e.fields["name"]) for e in events if e.kind == "device" and e.fields.get("name")), None)
+    facts["device_name"] = name
+    written = store.rows(
+        "SELECT q.quantity, arg_max(s.value, s.ts) FROM sample AS s JOIN quantity_series AS q USING (series_id) "
+        "WHERE q.instance IS NOT DISTINCT FROM ? AND q.engine = ? AND q.quantity IN ('computed_tokens', 'generation_tokens') GROUP BY 1", [instance, engine])
+    if len(written) == 2:
+        facts["written_tokens"] = float(sum(value for _, value in written))  # since the process started
+    return facts
+
+
+def _cache_facts(info: Mapping[str, str], args: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
+    """KV capacity of one engine and whether prefix caching is on."""
+    facts: dict[str, Any] = {}
+    block = _int(info.get("block_size")) or _int(args.get("block_size"))
+    if block:
+        facts["block_size"] = block
+    tokens = _int(info.get("kv_cache_size_tokens"))
+    if tokens is None:
+        tokens = next((_int(e.fields.get("tokens")) for e in reversed(events) if e.kind == "kv_cache"), None)
+    blocks = _int(info.get("num_gpu_blocks"))
+    if tokens and block:
+        facts["kv_blocks"] = tokens / block  # num_gpu_blocks is summed over data-parallel engines
+    elif blocks:
+        facts["kv_blocks"] = blocks / max(1, _int(args.get("data_parallel_size")) or 1)
+    override = _int(args.get("num_gpu_blocks_override"))
+    if override and "kv_blocks" not in facts:
+        facts["kv_blocks"] = override
+    caching: Any = info.get("enable_prefix_caching", args.get("enable_prefix_caching"))
+    if str(caching) in {"True", "False"}:
+        facts["prefix_caching"] = str(caching) == "True"
+    return facts
+
+
+def _int(value: object) -> int | None:
+    try:
+        return int(float(value))  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _shape(events: Sequence[Event]) -> dict[str, float]:
+    """The model's shape in our words, from its config.json; empty where none was given."""
+    found = next((dict(e.fields) for e in events if e.kind == "model_config"), None)
+    if not found:
+        return {}
+    config = {**found, **(found.get("text_config") or {})} if isinstance(found.get("text_config"), dict) else found
+    heads = config.get("num_attention_heads")
+    names = {"layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads", "intermediate": "intermediate_size",
+             "experts_per_token": "num_experts_per_tok", "moe_intermediate": "moe_intermediate_size"}
+    shape = {key: config[name] for key, name in names.items() if isinstance(config.get(name), int | float)}
+    shape["kv_heads"] = config.get("num_key_value_heads") or heads
+    shape["head_dim"] = config.get("head_dim") or (config.get("hidden_size", 0) // heads if heads else None)
+    experts = next((config[n] for n in ("num_experts", "num_local_experts", "n_routed_experts") if isinstance(config.get(n), int)), None)
+    if experts:
+        shape["experts"] = experts
+    return {key: value for key, value in shape.items() if isinstance(value, int | float)}
+
+
+def _span(interval: Columns, stat: Columns, scrape: Columns, engines: Sequence[Engine], start: float | None, end: float | None) -> tuple[float | None, float | None]:
+    """First and last instant of what was judged; None where nothing carries a clock."""
+    first: list[float] = []
+    last: list[float] = []
+    timed = interval["timed"].astype(bool) if len(interval["timed"]) else np.zeros(0, bool)
+    if timed.any():
+        first.append(float((interval["ts"] - interval["dt_s"])[timed].min()))
+        last.append(float(interval["ts"][timed].max()))
+    else:
+        ok = scrape["timed"].astype(bool) & scrape["ok"].astype(bool) if len(scrape["ts"]) else np.zeros(0, bool)
+        times = [scrape["ts"][ok]] if ok.any() else []
+        times += [stat["ts"][np.isfinite(stat["ts"])]] if len(stat["ts"]) else []
+        times += [e.step["ts"][np.isfinite(e.step["ts"])] for e in engines if len(e.step.get("ts", ()))]
+        for one in times:
+            if len(one):
+                first.append(float(one.min()))
+                last.append(float(one.max()))
+    return (min(first) if first else start), (max(last) if last else end)
+
+
+def _log_restarts(store: Store, bounds: Mapping[str, float]) -> int:
+    """Restarts that a log shows: start lines of one server beyond its first."""
+    found = store.rows(
+        "SELECT count(*) - 1 FROM event_row WHERE kind = 'listening' AND ts >= $low AND ts <= $high GROUP BY instance, file", bounds)
+    return max((row[0] for row in found), default=0)
+
+
+__all__ = ["Level", "attribution_for", "facts_of", "window_of"]

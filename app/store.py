@@ -1,0 +1,233 @@
+"""The store: with queries/ the only place that knows DuckDB.
+
+One process holds the file (DuckDB locks it against every other, even to read), one cursor serves each thread.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from analyzers.model import Batch
+
+MEMORY = ":memory:"
+DEFAULT_MEMORY_LIMIT = "2GB"  # DuckDB's own default is 80 % of the machine, which belongs to the server next door
+
+_TYPES: Mapping[str, pa.DataType] = {
+    "VARCHAR": pa.string(),
+    "DOUBLE": pa.float64(),
+    "BIGINT": pa.int64(),
+    "BOOLEAN": pa.bool_(),
+    "VARCHAR[]": pa.list_(pa.string()),
+    "FLOAT[]": pa.list_(pa.float32()),
+}
+
+
+class StoreError(Exception):
+    """The store cannot be opened or used; the message says what to do."""
+
+
+def sql(*path: str) -> str:
+    """The text of one file of queries/, for example sql("evidence", "slots")."""
+    *folders, name = path
+    return files("queries").joinpath(*folders, f"{name}.sql").read_text(encoding="utf-8")
+
+
+def sql_names(folder: str) -> list[str]:
+    """Names (without suffix) of the files in a folder of queries/, in name order."""
+    return sorted(entry.name.removesuffix(".sql") for entry in files("queries").joinpath(folder).iterdir() if entry.name.endswith(".sql"))
+
+
+class Store:
+    """Recordings in DuckDB: `add` puts rows in, `rows` takes rows out.
+
+    `path` None keeps everything in memory. Raises StoreError where the file is locked by another process, or was written
+    by a newer schema.
+    """
+
+    def __init__(self, path: Path | None = None, *, memory_limit: str = DEFAULT_MEMORY_LIMIT, threads: int = 2) -> None:
+        self.path = path
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._db = duckdb.connect(str(path) if path else MEMORY, config={"memory_limit": memory_limit, "threads": threads})
+        except duckdb.IOException as error:
+            raise StoreError(
+                f"{path}: cannot be opened ({str(error).splitlines()[0]}). Another weaklink may hold it: "
+                "stop it, or give another --store.",
+            ) from error
+        self._local = threading.local()
+        self._columns: dict[str, dict[str, pa.DataType]] = {}
+        self._series: dict[tuple[Any, ...], int] | None = None
+        self.lock = threading.RLock()
+        self._migrate()
+        self._db.execute("SET enable_external_access=false")
+
+    def cursor(self) -> Any:
+        """This thread's own cursor: DuckDB 2 refuses a connection that two threads use at once."""
+        if not hasattr(self._local, "cursor"):
+            self._local.cursor = self._db.cursor()
+        return self._local.cursor
+
+    def close(self) -> None:
+        """Write what is pending and release the file."""
+        self._db.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- schema ---------------------------------------------------------------------------------------------------
+    def _migrate(self) -> None:
+        """Apply the migrations that are missing, each in one transaction with the record that it ran; then the views."""
+        db = self._db
+        db.execute("CREATE TABLE IF NOT EXISTS migration (name VARCHAR PRIMARY KEY)")
+        done = {row[0] for row in db.execute("SELECT name FROM migration").fetchall()}
+        known = sql_names("schema")
+        newer = sorted(done - set(known))
+        if newer:
+            raise StoreError(f"{self.path}: written by a newer weaklink (it knows {newer[-1]}). Upgrade weaklink, or give another --store.")
+        for name in known:
+            if name not in done:
+                db.execute("BEGIN")
+                db.execute(sql("schema", name))
+                db.execute("INSERT INTO migration VALUES (?)", [name])
+                db.execute("COMMIT")
+        for name in sql_names("views"):
+            db.execute(sql("views", name))
+
+    def _types(self, table: str) -> dict[str, pa.DataType]:
+        if table not in self._columns:
+            found = self.cursor().execute(
+                "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = ? AND table_schema = 'main'",
+                [table],
+            ).fetchall()
+            if not found:
+                raise KeyError(table)
+            self._columns[table] = {name: _TYPES[kind] for name, kind in found}
+        return self._columns[table]
+
+    # -- in ---------------------------------------------------------------------------------------------------------
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing: an exception inside leaves the store as it was."""
+        with self.lock:
+            cursor = self.cursor()
+            cursor.execute("BEGIN")
+            try:
+                yield
+            except BaseException:
+                self._series = None  # numbers handed out inside are gone with the rows
+                cursor.execute("ROLLBACK")
+                raise
+            cursor.execute("COMMIT")
+
+    def add(self, batch: Batch, **constant: Any) -> None:
+        """Append rows; `constant` gives columns that are the same in all of them (file_id)."""
+        types = self._types(batch.table)
+        arrays = {name: _arrow(values, types[name]) for name, values in batch.columns.items()}
+        length = max((len(array) for array in arrays.values()), default=0)
+        if length == 0:
+            return
+        for name, value in constant.items():
+            if name in types:
+                arrays[name] = _arrow([value] * length, types[name])
+        table = pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
+        cursor = self.cursor()
+        cursor.register("incoming", table)
+        names = ", ".join(arrays)
+        cursor.execute(f"INSERT INTO {batch.table} ({names}) SELECT {names} FROM incoming")
+        cursor.unregister("incoming")
+
+    def series_ids(self, columns: Mapping[str, Sequence[Any]]) -> list[int]:
+        """Numbers of series (columns instance, name, engine, model_name, labels), new ones entered."""
+        cursor = self.cursor()
+        if self._series is None:
+            known = cursor.execute("SELECT instance, name, engine, model_name, labels, series_id FROM series").fetchall()
+            self._series = {tuple(row[:5]): row[5] for row in known}
+        keys = list(zip(*(columns[c] for c in ("instance", "name", "engine", "model_name", "labels")), strict=True))
+        new = list(dict.fromkeys(key for key in keys if key not in self._series))
+        if new:
+            ids = [row[0] for row in cursor.execute("SELECT nextval('series_id_seq') FROM range(?)", [len(new)]).fetchall()]
+            parts = list(zip(*new, strict=True))
+            self.add(Batch("series", {
+                "series_id": ids, "instance": parts[0], "name": parts[1], "engine": parts[2], "model_name": parts[3], "labels": parts[4],
+            }))
+            self._series.update(zip(new, ids, strict=True))
+        return [self._series[key] for key in keys]
+
+    def execute(self, statement: str, params: Sequence[Any] | None = None) -> None:
+        """Run a statement that returns nothing."""
+        self.cursor().execute(statement, params or [])
+
+    # -- out --------------------------------------------------------------------------------------------------------
+    def rows(self, statement: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """All rows of a query as tuples: for few rows."""
+        found: list[tuple[Any, ...]] = self.cursor().execute(statement, params or []).fetchall()
+        return found
+
+    def columns(self, statement: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> dict[str, np.ndarray[Any, Any]]:
+        """All rows of a query as numpy arrays by column; NULL numbers are NaN, other NULLs None."""
+        found = self.cursor().execute(statement, params or []).fetchnumpy()
+        return {name: _plain(values) for name, values in found.items()}
+
+    def frame(self, statement: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> Any:
+        """All rows of a query as a pandas DataFrame: for the dashboard."""
+        return self.cursor().execute(statement, params or []).df()
+
+
+def _arrow(values: Any, kind: pa.DataType) -> pa.Array:
+    """An Arrow array without pa.array(), which would import pandas (half of what `analyze` costs)."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values.cast(kind)
+    length = len(values)
+    if pa.types.is_string(kind):
+        texts = [b"" if value is None else str(value).encode("utf-8", "replace") for value in values]
+        return pa.Array.from_buffers(kind, length, [_valid(values), *_offsets([len(text) for text in texts]), pa.py_buffer(b"".join(texts))])
+    if pa.types.is_list(kind):
+        inner = _arrow([item for value in values if value is not None for item in value], kind.value_type)
+        sizes = [0 if value is None else len(value) for value in values]
+        return pa.Array.from_buffers(kind, length, [_valid(values), *_offsets(sizes)], children=[inner])
+    if pa.types.is_boolean(kind):
+        bits = np.packbits([bool(value) for value in values], bitorder="little")
+        return pa.Array.from_buffers(kind, length, [_valid(values), pa.py_buffer(bits)])
+    if not isinstance(values, np.ndarray):
+        valid = _valid(values)
+        fill = [0 if value is None else value for value in values] if valid is not None else values
+        data = np.asarray(fill, dtype=kind.to_pandas_dtype())
+    else:
+        data = np.asarray(values, dtype=float)
+        missing = np.isnan(data)
+        valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
+        data = np.where(missing, 0.0, data).astype(kind.to_pandas_dtype())
+    return pa.Array.from_buffers(kind, length, [valid, pa.py_buffer(np.ascontiguousarray(data))])
+
+
+def _valid(values: Sequence[Any]) -> pa.Buffer | None:
+    """Validity bits; None where nothing is NULL. NaN stands for unknown, as None does."""
+    known = [value is not None and value == value for value in values]  # noqa: PLR0124 only NaN differs from itself
+    return None if all(known) else pa.py_buffer(np.packbits(known, bitorder="little"))
+
+
+def _offsets(sizes: Sequence[int]) -> tuple[pa.Buffer]:
+    return (pa.py_buffer(np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int32)),)
+
+
+def _plain(values: Any) -> np.ndarray[Any, Any]:
+    """A column as DuckDB hands it (masked where NULL): numbers as floats with NaN, booleans as they are, else objects."""
+    array = np.ma.asarray(values)
+    if array.dtype.kind == "b" and not np.ma.is_masked(array):
+        return np.asarray(array.data)
+    if array.dtype.kind in "iufb":
+        return np.asarray(array.astype(float).filled(np.nan))
+    plain = np.array(array.data, dtype=object)
+    plain[np.ma.getmaskarray(array)] = None
+    return plain

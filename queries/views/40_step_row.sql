@@ -1,0 +1,7 @@
+-- One row: an engine step as its iteration line says it, with the server that wrote it.
+CREATE OR REPLACE VIEW step_row AS
+SELECT
+  f.instance, s.engine, s.ts, s.fine, s.line, f.name AS file,
+  s.iteration, s.context_requests, s.context_tokens, s.generation_requests, s.generation_tokens,
+  s.elapsed_s, s.kv_usage_ratio, s.dummy
+FROM step AS s JOIN source_file AS f USING (file_id);
