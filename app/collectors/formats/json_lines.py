@@ -7,7 +7,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
@@ -72,7 +72,7 @@ def lines(stream: BinaryIO, tally: Tally) -> Iterator[tuple[int, bytes]]:
         tally.reject(tally.lines, CUT)
 
 
-def objects(source: Iterator[tuple[int, bytes]], tally: Tally) -> Iterator[tuple[int, dict[str, Any]]]:
+def objects(source: Iterable[tuple[int, bytes]], tally: Tally) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the JSON object of each line; reject other lines."""
     for number, line in source:
         value = loads(line)
@@ -82,13 +82,14 @@ def objects(source: Iterator[tuple[int, bytes]], tally: Tally) -> Iterator[tuple
             tally.reject(number, "expected: a JSON object")
 
 
-def documents(stream: BinaryIO, tally: Tally) -> Iterator[tuple[int, Any]]:
+def documents(source: Iterable[tuple[int, bytes]], stream: BinaryIO, tally: Tally) -> Iterator[tuple[int, Any]]:
     """Yield line and value of each JSON value: one on a line, or a few that people have spread over many lines.
 
+    `source` are the `lines` of `stream`.
     Text that is not JSON is rejected. A spread value needs its whole text in memory: up to MAX_LINE bytes of it are read.
     """
     first = True
-    for line, text in lines(stream, tally):
+    for line, text in source:
         spread, first = first and text.rstrip().endswith((b"{", b"[", b",")), False
         if not spread:
             value = loads(text)

@@ -66,18 +66,16 @@ def read(stream: BinaryIO, reference_ts: float) -> Iterator[Batch]:  # noqa: ARG
     rows: list[tuple[Any, ...]] = []
     for line, fields in objects(lines(stream, tally), tally):
         batch = fields.get("batch")
-        events = batch[1] if isinstance(batch, list) and len(batch) >= 2 else None
-        ts = seconds(batch[0]) if isinstance(batch, list) and batch else None
-        ts = seconds(fields.get("t")) if ts is None else ts
+        ts, events, rank = [*batch, None, None, None][:3] if isinstance(batch, list) else (None, None, None)
+        ts = seconds(fields.get("t")) if seconds(ts) is None else seconds(ts)
         if ts is None or not isinstance(events, list):
             tally.reject(line, EXPECTED)
             continue
-        rank = count(batch[2]) if len(batch) > 2 else None
         source = f"{_word(fields.get('topic'), '')}/{_word(fields.get('endpoint'), '0')}"
         found = [_event(event) for event in events]
         if None in found:
             tally.reject(line, EXPECTED_EVENT)
-        start = (line, ts, str(rank or 0), source, integer(fields.get("seq")))
+        start = (line, ts, str(count(rank) or 0), source, integer(fields.get("seq")))
         rows.extend((*start, *event) for event in found if event is not None)
         if len(rows) >= ROWS:
             yield table("kv_event", COLUMNS, rows)

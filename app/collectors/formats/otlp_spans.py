@@ -31,6 +31,7 @@ from app.collectors.formats.json_lines import (
     count,
     documents,
     head_fields,
+    lines,
     number,
     seconds,
     string,
@@ -80,7 +81,7 @@ def read(stream: BinaryIO, reference_ts: float) -> Iterator[Batch]:  # noqa: ARG
 
 def _exports(stream: BinaryIO, tally: Tally) -> Iterator[tuple[int, list[Any]]]:
     """Yield line and resourceSpans of each export."""
-    for line, value in documents(stream, tally):
+    for line, value in documents(lines(stream, tally), stream, tally):
         export = value.get("request", value) if isinstance(value, dict) else None
         spans = export.get("resourceSpans") if isinstance(export, dict) else None
         if isinstance(spans, list):

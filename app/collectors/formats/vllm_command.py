@@ -13,9 +13,10 @@ Yields event `args` {name: value}, names as vLLM's fields have them (--max-num-s
 Traps
     - Names may be written with - or _; --json-arg.key value is one field of a JSON argument; -O3, -tp=2.
     - 1k is 1000, 1K is 1024 where vLLM expects a number of tokens or bytes.
-    - A switch before the model takes it for its value; names that begin like switches are known here.
+    - A switch in front of the model takes it for its value; names that begin like switches are known here.
     - Prose may quote a command. A text in which other lines are no shell commands is refused.
-    - --host is 0.0.0.0 if not given; without --port the instance is unknown, as many servers are.
+    - Without a line end the last option may be cut (64 -> 6): it is left out, and the line counts as rejected.
+    - --host is 0.0.0.0 if not given; without --port the instance is unknown, for every server would have the same.
 
 Source: vllm/utils/argparse_utils.py, vllm/engine/arg_utils.py (0.33).
 """
@@ -23,82 +24,112 @@ Source: vllm/utils/argparse_utils.py, vllm/engine/arg_utils.py (0.33).
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, BinaryIO, Final
 
 from analyzers.model import Batch
-from app.collectors.formats.json_lines import MAX_LINE, Tail, Tally, documents, head_fields, lines, loads, string, table
+from app.collectors.formats.json_lines import MAX_LINE, Tail, Tally, documents, head_fields, lines, loads, number, table
 
 NAME: Final = "vllm_command"
-EXPECTED: Final = "expected: vllm serve MODEL --option value"
+EXPECTED: Final = "expected: vllm serve MODEL --option value, or another shell command"
 EXPECTED_JSON: Final = 'expected: a JSON object with "command" (a list with "serve"), or a config.json'
+EXPECTED_END: Final = "expected: a line end; the last option may be cut and was left out"
 SHORT: Final = {
-    **{"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size", "ep": "enable_expert_parallel"},
-    **{"dpl": "data_parallel_size_local", "dpn": "data_parallel_rank", "dpr": "data_parallel_start_rank"},
-    **{"dpa": "data_parallel_address", "dpp": "data_parallel_rpc_port", "dpb": "data_parallel_backend"},
-    **{"dpe": "data_parallel_external_lb", "dph": "data_parallel_hybrid_lb", "dcp": "decode_context_parallel_size"},
-    **{"pcp": "prefill_context_parallel_size", "asc": "api_server_count", "n": "nnodes", "r": "node_rank"},
-    **{"q": "quantization", "O": "optimization_level", "cc": "compilation_config", "sc": "speculative_config"},
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "dp": "data_parallel_size",
+    "ep": "enable_expert_parallel",
+    "dpl": "data_parallel_size_local",
+    "dpn": "data_parallel_rank",
+    "dpr": "data_parallel_start_rank",
+    "dpa": "data_parallel_address",
+    "dpp": "data_parallel_rpc_port",
+    "dpb": "data_parallel_backend",
+    "dpe": "data_parallel_external_lb",
+    "dph": "data_parallel_hybrid_lb",
+    "dcp": "decode_context_parallel_size",
+    "pcp": "prefill_context_parallel_size",
+    "asc": "api_server_count",
+    "n": "nnodes",
+    "r": "node_rank",
+    "q": "quantization",
+    "O": "optimization_level",
+    "cc": "compilation_config",
 }
 LISTS: Final = ("cudagraph_capture_sizes", "cuda_graph_sizes")  # a list also with one value
-_SWITCH: Final = re.compile(r"(enable|disable|enforce|trust|use|return|async|headless|aggregate|skip|show)(_|$)")
-_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kKmMgGtT])")
-_SIZED: Final = re.compile(r"(_len|_tokens|_bytes|_seqs|_threshold)$")
-_SECRET: Final = re.compile(r"(^|[_.-])(api_?key|secret|secret_key|access_key|key|token|password|passwd|credentials?)$", re.IGNORECASE)
-_USERINFO: Final = re.compile(r"://[^/@\s]+@")
-_END: Final = re.compile(r"[0-9]*(>|<)|\||&|;")
+JOINED: Final = 200  # lines that one command may span
+
 _START: Final = re.compile(r"(?:^|[\s/'\"])vllm\s+serve(?=\s|$)|-m\s+vllm\.entrypoints\.openai\.api_server(?=\s|$)")
 _SHELL: Final = re.compile(
-    r"(export|set|cd|source|\.|ulimit|sleep|wait|mkdir|module|conda|trap|exit|unset|echo|pip|uv|nvidia-smi)(\s|$)|[A-Za-z_]\w*="
+    r"(?:export|set|cd|source|\.|ulimit|sleep|wait|mkdir|rm|cp|module|conda|trap|exit|unset|echo|pip|uv|nvidia-smi|numactl|kill"
+    r"|tail|curl|docker|if|then|else|fi|for|do|done|while|until|\[|\{|\})(?:[\s;]|$)|[A-Za-z_]\w*="
 )
+_END: Final = re.compile(r"[0-9]*>|&>|\|\|?$|&&?$|;")
+_OPTION: Final = re.compile(r"--?[A-Za-z]")
+_SWITCH: Final = re.compile(r"(?:enable|disable|enforce|trust|use|return|async|headless|aggregate|skip|show)(?:_|$)")
+_INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+_FLOAT: Final = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,3})?|-?\.[0-9]+")
+_SIZE: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([kKmMgGtT])")
+_SIZED: Final = re.compile(r"(?:_len|_tokens|_bytes|_seqs|_threshold)$")
+_SECRET: Final = re.compile(
+    r"(?:^|[_.-]|api)(?:key|secret|token|password|passwd|credentials?|auth|authorization|headers?)$", re.IGNORECASE
+)
+_SECRET_TEXT: Final = re.compile(r"key|secret|token|passw|credential|auth|header", re.IGNORECASE)
+_USERINFO: Final = re.compile(r"://[^/@\s]+@")
+_POWERS: Final = "kmgt"
+_WORDS: Final = {"true": True, "false": False, "none": None, "null": None}
 
 
 def sniff(head: bytes) -> bool:
     """Recognise shell lines around a command, an object with a command, and a config.json."""
     fields = head_fields(head)
-    if fields:
-        return _kind(fields) is not None
     text = head.decode("utf-8", "replace").lstrip("\ufeff")
-    if len(head) >= 1 << 16 or text.lstrip().startswith(("{", "[")):
-        return False  # no command is that long; JSON has been looked at
-    found = [_arguments(line) if _START.search(line) else _SHELL.match(line) is not None for _, line in _logical(text)]
-    return any(isinstance(args, dict) for args in found) and None not in found and False not in found
+    if fields or len(head) >= 1 << 16 or text.lstrip().startswith(("{", "[")):  # no script around a command is that long
+        return _kind(fields) is not None
+    found = [_shell(line) for _, line in _logical(enumerate(text.splitlines(keepends=True), 1))]
+    return any(isinstance(args, dict) for args in found) and None not in found
 
 
 def read(stream: BinaryIO, reference_ts: float) -> Iterator[Batch]:  # noqa: ARG001 (no times here)
     """Yield one batch of event."""
     tally = Tally()
     source = lines(stream, tally)
-    first = next(source, None)
+    first = next(source, (0, b""))
+    source = chain([first], source) if first[0] else source
+    is_json = first[1].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
     rows: list[tuple[Any, ...]] = []
     instances: set[str | None] = set()
-    if first is not None:
-        is_json = first[1].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
-        for line, kind, fields in _json(stream, tally, first) if is_json else _text(source, tally, first):
-            try:
-                rows.append((line, kind, json.dumps(fields, sort_keys=True, allow_nan=False)))
-            except (ValueError, RecursionError):
-                tally.reject(line, "expected: JSON values, at most some hundred levels deep, without NaN")
-                continue
-            if kind == "args":
-                port = fields.get("port")
-                instances.add(f"{string(fields.get('host')) or '0.0.0.0'}:{port}" if type(port) is int else None)  # noqa: S104
+    for line, kind, fields in _json(source, stream, tally) if is_json else _text(source, tally):
+        try:
+            rows.append((line, kind, json.dumps(fields, sort_keys=True, allow_nan=False)))
+        except (ValueError, RecursionError):
+            tally.reject(line, "expected: JSON without NaN, nested at most some hundred times")
+            continue
+        if kind == "args":
+            instances.add(_instance(fields))
     if rows:
         yield table("event", ("line", "kind", "fields"), rows)
     yield from tally.batches(instance=instances.pop() if len(instances) == 1 else None)
 
 
+def _instance(args: dict[str, Any]) -> str | None:
+    host, port = args.get("host", "0.0.0.0"), args.get("port")  # noqa: S104 (vLLM's default)
+    if type(port) is not int or not isinstance(host, str):
+        return None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _kind(fields: dict[str, Any]) -> str | None:
     """Tell what an object is: command, model_config or nothing of ours."""
-    command = fields.get("command")
-    if isinstance(command, list) and _after(command) is not None:
+    if isinstance(fields.get("command"), list) and _after(fields["command"]) is not None:
         return "command"
     shape = "hidden_size" in fields or isinstance(fields.get("text_config"), dict | Tail)
     return "model_config" if isinstance(fields.get("architectures"), list) and shape else None
 
 
-def _json(stream: BinaryIO, tally: Tally, first: tuple[int, bytes]) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    for line, value in documents(stream, tally, first):
+def _json(source: Iterable[tuple[int, bytes]], stream: BinaryIO, tally: Tally) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    for line, value in documents(source, stream, tally):
         kind = _kind(value) if isinstance(value, dict) else None
         args = _parse(_after(value["command"]) or []) if kind == "command" else None
         if kind == "model_config":
@@ -111,21 +142,161 @@ def _json(stream: BinaryIO, tally: Tally, first: tuple[int, bytes]) -> Iterator[
                 yield line, "model_config", value["model_config"]
 
 
-def _text(
-    source: Iterator[tuple[int, bytes]], tally: Tally, first: tuple[int, bytes]
-) -> Iterator[tuple[int, str, dict[str, Any]]]:
+def _text(source: Iterable[tuple[int, bytes]], tally: Tally) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yield the arguments of each command of a text."""
-    parts: list[tuple[int, str]] = []
-    size = 0
-    for number, line in (first, *source):
-        size += len(line)
-        if size > MAX_LINE:
-            tally.reject(number, f"expected: a text of at most {MAX_LINE} bytes")
-            return
-        parts.append((number, line.decode("utf-8", "replace").lstrip("\ufeff")))
-    for number, line in _joined(parts):
-        args = _arguments(line) if _START.search(line) else None
-        if args is not None:
-            yield number, "args", args
-        elif not _SHELL.match(line):
-            tally.reject(number, EXPECTED)
+    for line, text in _logical((at, raw.decode("utf-8", "replace").lstrip("\ufeff")) for at, raw in source):
+        args = _shell(text)
+        if args is None:
+            tally.reject(line, EXPECTED)
+        elif args:
+            if not text.endswith("\n"):
+                tally.reject(line, EXPECTED_END)
+            yield line, "args", args
+
+
+def _logical(source: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Join lines that continue, by a backslash or an open quotation; drop blank lines and comments."""
+    parts: list[str] = []
+    start = size = 0
+    for at, line in source:
+        text = line.strip()
+        if text.startswith("#") or (not text and not parts):
+            continue
+        start = start if parts else at
+        more = text.endswith("\\")
+        parts.append(text[:-1] + " " if more else line.rstrip("\r\n") + "\n" * line.endswith("\n"))
+        size += len(text)
+        joined = "".join(parts)
+        if (more or (_START.search(joined) and _split(joined) is None)) and len(parts) < JOINED and size < MAX_LINE:
+            continue
+        yield start, joined
+        parts, size = [], 0
+    if parts:
+        yield start, "".join(parts)
+
+
+def _split(text: str) -> list[str] | None:
+    """Return the words of a shell line; None with an open quotation."""
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        return None
+
+
+def _shell(text: str) -> dict[str, Any] | None:
+    """Return the arguments of a command, {} for another shell line, None for what is neither."""
+    if not _START.search(text):
+        return {} if _SHELL.match(text.lstrip("$ \t")) else None
+    words = _split(text)
+    words = None if words is None else _after(words)
+    if words is None:
+        return {} if _SHELL.match(text) else None
+    end = next((at for at, word in enumerate(words) if _END.match(word)), len(words))
+    words = words[:end]
+    if words and words[-1].endswith(";"):
+        words[-1] = words[-1][:-1]
+    if not text.endswith("\n"):
+        options = [at for at, word in enumerate(words) if _OPTION.match(word)]
+        words = words[: options[-1]] if options else []
+    return _parse(words) or None
+
+
+def _after(words: list[Any]) -> list[str] | None:
+    """Return what follows `vllm serve`, also inside of `bash -c "..."`; None where there is no such command."""
+    if not all(isinstance(word, str) for word in words):
+        return None
+    for at, word in enumerate(words):
+        if word == "vllm.entrypoints.openai.api_server":
+            return words[at + 1 :]
+        if word == "serve" and at and words[at - 1].rpartition("/")[2] in ("vllm", "vllm.entrypoints.cli.main"):
+            return words[at + 1 :]
+        if " " in word and _START.search(word):
+            return _after([part for part in _split(word) or [] if " " not in part or not _START.search(part)])
+    return None
+
+
+def _parse(words: list[str]) -> dict[str, Any] | None:
+    """Return {name: value}; None where words stand that belong to no option."""
+    args: dict[str, Any] = {}
+    first = next((at for at, word in enumerate(words) if _OPTION.match(word)), len(words))
+    if first > 1:
+        return None
+    if first:
+        args["model"] = _value("model", words[0])
+    at = first
+    while at < len(words):
+        key, equals, value = words[at].partition("=")
+        end = next((i for i in range(at + 1, len(words)) if _OPTION.match(words[i])), len(words))
+        values = ([value] if equals else []) + words[at + 1 : end]
+        at = end
+        name, _, path = key.lstrip("-").partition(".")
+        if not key.startswith("--"):
+            if name[:1] == "O" and name[1:]:  # -O3
+                name, values = "O", [name[1:], *values]
+            if name == "O" and (path or "".join(values).startswith("{")):  # until 0.11: -O.level 3, -O '{"level": 3}'
+                name = "cc"
+            name = SHORT.get(name, name)
+        name = name.replace("-", "_")
+        if values and not equals and "model" not in args and (len(values) > 1 or _SWITCH.match(name)) and name not in LISTS:
+            args["model"] = _value("model", values.pop())
+        _put(args, name, path, values)
+    return args
+
+
+def _put(args: dict[str, Any], name: str, path: str, values: list[str]) -> None:
+    """Enter one option; as in argparse the last one wins. `path` leads into a JSON argument."""
+    keys = [name, *path.split(".")] if path else [name]
+    if not values and name.startswith("no_"):
+        args[name.removeprefix("no_")] = False
+        return
+    for key in keys[:-1]:
+        inner = args.get(key)
+        args[key] = args = inner if isinstance(inner, dict) else {}
+    read_values = [_value(keys[-1].removesuffix("+"), value) for value in values]
+    if keys[-1].endswith("+"):
+        before = args.get(keys[-1][:-1])
+        args[keys[-1][:-1]] = (before if isinstance(before, list) else []) + read_values
+    elif not values:
+        args[keys[-1]] = True
+    else:
+        args[keys[-1]] = read_values if len(values) > 1 or keys[-1] in LISTS else read_values[0]
+
+
+def _value(name: str, raw: str) -> Any:
+    """Return what a word says: a switch, number, size, JSON or text, without secrets."""
+    size = _SIZE.fullmatch(raw) if _SIZED.search(name) else None
+    value: Any = _USERINFO.sub("://***@", raw)
+    if raw.lower() in _WORDS:
+        value = _WORDS[raw.lower()]
+    elif _SECRET.search(name):
+        value = "***"
+    elif _INTEGER.fullmatch(raw):
+        value = int(raw)
+    elif _FLOAT.fullmatch(raw) and len(raw) < 40 and number(float(raw)) is not None:
+        value = float(raw)
+    elif size:
+        digits, unit = size.groups()
+        value = int(float(digits) * (1000 if unit.islower() else 1024) ** (_POWERS.index(unit.lower()) + 1))
+    elif raw.startswith(("{", "[")):
+        value = _inner(raw)
+    return value
+
+
+def _inner(raw: str) -> Any:
+    """Return a JSON argument without secrets; as text where it is not JSON (a shell took its quotes)."""
+    try:
+        value = loads(raw.encode("utf-8", "replace"))
+        return ("***" if _SECRET_TEXT.search(raw) else raw) if value is None else _masked(value)
+    except RecursionError:
+        return "***"
+
+
+def _masked(value: Any, name: str = "") -> Any:
+    """Hide what has the name of a secret inside a JSON argument."""
+    if isinstance(value, dict):
+        return {key: _masked(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_masked(item, name) for item in value]
+    if isinstance(value, str):
+        return "***" if _SECRET.search(name) else _USERINFO.sub("://***@", value)
+    return value
