@@ -37,10 +37,14 @@ class Tally:
 
     lines: int = 0
     rejected: int = 0
+    last: int = 0  # line rejected last
     reasons: list[tuple[int, str]] = field(default_factory=list)
 
     def reject(self, line: int, reason: str) -> None:
-        """Count a line (1-based) that was not understood; `reason` says what was expected, never the text itself."""
+        """Count a line (1-based) that was not understood, once; `reason` says what was expected, never the text itself."""
+        if line == self.last:
+            return
+        self.last = line
         self.rejected += 1
         if len(self.reasons) < MAX_REJECTED:
             self.reasons.append((line, reason))

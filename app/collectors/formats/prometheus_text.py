@@ -7,7 +7,7 @@ Written by
     - federation and dumps, with a time beside each sample.
 
 Traps
-    - The numbers are taken while the server answers, so a sample of a recorder gets t + dur, not t.
+    - The numbers are taken while the server answers, so a recorded scrape and its samples are at t + dur, not at t.
     - A sample's own time is in milliseconds in Prometheus text and in seconds in OpenMetrics. The two cannot be told by the
       content type that was lost with the HTTP answer, but by size: 1e11 s is the year 5138, 1e11 ms is 1973.
     - NaN and infinite samples (a summary without observations) are unknown, and are not stored.
@@ -109,8 +109,9 @@ def read(stream: BinaryIO, reference_ts: float) -> Iterator[Batch]:  # noqa: ARG
             if book.rows >= ROWS:
                 yield from _flush(book)
         if book.untimed:
-            book.scrapes.extend((None, float(at), None, True, False) for at in range(book.raw + 1))
-        book.scrapes.extend((None, ts, None, True, True) for ts in sorted(book.stamps))
+            yield table("scrape", SCRAPE, [(None, float(at), None, True, False) for at in range(book.raw + 1)])
+        if book.stamps:
+            yield table("scrape", SCRAPE, [(None, ts, None, True, True) for ts in sorted(book.stamps)])
     yield from _flush(book)
     instances = [name for name in book.texts if name is not None]
     yield from tally.batches(instance=instances[0] if len(instances) == 1 else None)
@@ -125,6 +126,7 @@ def _snapshot(book: _Book, tally: Tally, number: int, line: bytes) -> None:
         return
     instance, duration, text = instance_of(fields.get("url")), seconds(fields.get("dur")), fields.get("text")
     known = book.texts.setdefault(instance, {})
+    ts += duration or 0.0
     if not isinstance(text, str):
         if "error" in fields:
             book.scrapes.append((instance, ts + (duration or 0.0), duration, False, True))
@@ -136,7 +138,7 @@ def _snapshot(book: _Book, tally: Tally, number: int, line: bytes) -> None:
         more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
         tally.reject(number, f"text line {bad[0] + 1}: {EXPECTED}{more}")
     book.scrapes.append((instance, ts + (duration or 0.0), duration, bool(places) or not bad, True))
-    _keep(book, places, values, np.full(len(places), ts + (duration or 0.0)), stamps)
+    _keep(book, places, values, np.full(len(places), ts), stamps)
 
 
 def _raw(book: _Book, tally: Tally, number: int, texts: list[str]) -> None:
