@@ -100,7 +100,7 @@ def read(stream: BinaryIO, reference_ts: float) -> Iterator[Batch]:  # noqa: ARG
     if first is not None and first[1].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
         while first is not None:
             _snapshot(book, tally, *first)
-            if book.rows >= ROWS:
+            if max(book.rows, len(book.scrapes)) >= ROWS:
                 yield from _flush(book)
             first = next(source, None)
     elif first is not None:
@@ -129,7 +129,7 @@ def _snapshot(book: _Book, tally: Tally, number: int, line: bytes) -> None:
     ts += duration or 0.0
     if not isinstance(text, str):
         if "error" in fields:
-            book.scrapes.append((instance, ts + (duration or 0.0), duration, False, True))
+            book.scrapes.append((instance, ts, duration, False, True))
         else:
             tally.reject(number, 'expected: "text" or "error"')
         return
@@ -137,7 +137,7 @@ def _snapshot(book: _Book, tally: Tally, number: int, line: bytes) -> None:
     if bad:
         more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
         tally.reject(number, f"text line {bad[0] + 1}: {EXPECTED}{more}")
-    book.scrapes.append((instance, ts + (duration or 0.0), duration, bool(places) or not bad, True))
+    book.scrapes.append((instance, ts, duration, bool(places) or not bad, True))
     _keep(book, places, values, np.full(len(places), ts), stamps)
 
 
