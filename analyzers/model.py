@@ -110,6 +110,49 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """A link of the chain. `load`: present in every server, never a fault by itself. `cause` joins links that are fixed as one.
+
+    `grows`: lifting it raises the number of sequences that run at once, so it never limits TPOT.
+    """
+
+    name: str
+    title: str
+    load: bool = False
+    grows: bool = False
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One link's row of the matrix link x stage, in seconds per finished request.
+
+    `cells` is what the link owns, `fault` the part of it that counts as a fault (None: all of it, nothing of a load link).
+    An unknown link has no cells but a `bound`: the most it could hold of each stage (None: it cannot matter here, as the
+    configuration rules it out). `pressure` is how near the link is to its own limit (0-1).
+    """
+
+    cells: Mapping[Stage, float] = field(default_factory=dict)
+    fault: Mapping[Stage, float] | None = None
+    known: bool = True
+    bound: Mapping[Stage, float] | None = None
+    pressure: float | None = None
+    fact: str = ""
+    used: bool = True
+    conditions: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What a state (gauges and rates without request seconds) says for a link: strength 0-1 and the sentence."""
+
+    strength: float
+    says: str
+    measure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """One link's share of one target, in seconds per request (TPOT: per output token).
 
@@ -127,8 +170,9 @@ class Part:
     conditions: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     pressure: float | None = None
+    fact: str = ""
+    used: bool = True
     bound_s: float | None = None
-    matters: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +202,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class EngineResult:
-    """The targets of one engine."""
+    """The targets of one engine. `role` is both, prefill or decode (by what its requests do, not by configuration)."""
 
     instance: str
     engine: str
@@ -183,3 +227,16 @@ class Attribution:
     engines: tuple[EngineResult, ...]
     targets: Mapping[str, Target | None]
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """What is exported: an attribution and where it comes from.
+
+    `files` holds one mapping a file: name, format, lines, rejected. `version` is weaklink's.
+    """
+
+    version: str
+    files: tuple[Mapping[str, Any], ...]
+    attribution: Attribution
+    title: str = ""

@@ -23,4 +23,10 @@ MAX_REJECTED: Final = 100  # rows kept a file; a wrong file would otherwise fill
 # below MAX_REJECTED, which the readers import from here
 from app.collectors.formats import prometheus_text  # noqa: E402
 
-FORMATS: Final[tuple[ModuleType, ...]] = (prometheus_text,)
+# below MAX_REJECTED, which the readers import from here
+from app.collectors.formats import kv_events, otlp_spans, prometheus_text, request_lines, vllm_command  # noqa: E402
+
+# below MAX_REJECTED, which the readers import from here
+from app.collectors.formats import kv_events, otlp_spans, prometheus_text, request_lines, vllm_command  # noqa: E402
+
+FORMATS: Final[tuple[ModuleType, ...]] = (prometheus_text, otlp_spans, request_lines, kv_events, vllm_command,)

@@ -1,0 +1,52 @@
+"""How busy the API server process is: evidence shared by the links `frontend` and `output`, which are one cause."""
+
+import numpy as np
+
+from analyzers import steps
+from analyzers.model import Engine
+
+
+def servers(engine: Engine) -> float:
+    """API server processes of the instance."""
+    return max(1.0, steps.number(engine.facts.get("api_servers"), 1.0))
+
+
+def cpu_cores(engine: Engine) -> float | None:
+    """CPU of one API server process in cores over its busiest quarter; None where the series is missing."""
+    if servers(engine) > 1 or not len(engine.interval.get("ts", ())):
+        return None
+    cpu, dt = engine.interval["process_cpu_s"], engine.interval["dt_s"]
+    ok = np.isfinite(cpu) & (dt > 0)
+    if not ok.any() or not bool(np.all(engine.interval["timed"].astype(bool))):
+        return None
+    rate = np.sort(cpu[ok] / dt[ok])
+    return float(rate[-max(1, len(rate) // 4) :].mean())
+
+
+def evidence(engine: Engine) -> list[str]:
+    """CPU, scrape seconds and failures: each scrape waits for the same event loop as a request."""
+    said = []
+    cores = cpu_cores(engine)
+    if cores is not None:
+        said.append(f"API server process at {cores:.2f} cores in its busiest quarter (one event loop: 1.0 is the most)")
+    took = engine.scrape.get("duration_s")
+    if took is not None and len(took):
+        ok = engine.scrape["ok"].astype(bool)
+        mid = np.isfinite(took)
+        if mid.any():
+            inside = ok | (np.cumsum(ok) > 0)
+            failed = int((inside & ~ok).sum())
+            said.append(f"a scrape took {1000 * float(np.nanmean(took[mid & inside])) if (mid & inside).any() else 0:.0f} ms on average, {failed} failed after the first success")
+    t = engine.total
+    if t.get("http_n") and t.get("e2e_n"):
+        beyond = t.get("http_s", 0.0) / t["http_n"] - t.get("e2e_s", 0.0) / t["e2e_n"]
+        said.append(f"HTTP layer beyond the measured E2E: {1000 * beyond:.0f} ms a request (in no stage)")
+    return said
+
+
+def saturated(engine: Engine) -> bool:
+    """Process CPU near one core and scrapes that slow down or fail."""
+    cores = cpu_cores(engine)
+    took = engine.scrape.get("duration_s", np.zeros(0))
+    slow = len(took) > 0 and (float(np.nanpercentile(took, 90)) > 0.5 if np.isfinite(took).any() else False)
+    return cores is not None and cores > 0.9 and slow

@@ -1,0 +1,255 @@
+"""Books to Attribution: links' cells become parts of each target, and a verdict says which link limits (house.md section 2)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Final
+
+import numpy as np
+
+from analyzers import combine, state
+from analyzers.books import NOMINAL_OUTPUT_S, Books, books
+from analyzers.links import CHAIN, moe_imbalance
+from analyzers.model import TARGETS, Attribution, Engine, EngineResult, Level, Link, Part, Refusal, Row, Stage, Target, Window
+
+LIMITS: Final = 0.10  # share of the measured value from which the largest fault limits
+LOW_END: Final = 0.05  # which the lower end of its range must exceed
+NEAR: Final = 0.15  # a runner-up within this of the first is named beside it
+CONTRIBUTES: Final = 0.05
+FEW_REQUESTS: Final = 5  # below this nothing is judged
+
+
+def attribute(window: Window) -> Attribution:
+    """Judge a window: each engine alone, then combined by requests. Never raises on missing data: it refuses."""
+    roles = combine.roles(window.engines)
+    results = tuple(_engine(engine, role) for engine, role in zip(window.engines, roles, strict=True))
+    finished = int(sum(e.total.get("e2e_n", 0.0) for e in window.engines))
+    return Attribution(
+        start=window.start, end=window.end,
+        models=tuple(sorted({e.model for e in window.engines if e.model})),
+        versions=tuple(sorted({e.version for e in window.engines if e.version})),
+        level=min((r.level for r in results), key=list(Level).index, default=Level.STATE),
+        restarts=window.restarts, finished=finished, aborted=_aborted(window.engines), engines=results,
+        targets=combine.targets(results, window.engines), notes=tuple(_notes(window)),
+    )
+
+
+def level_of(engine: Engine) -> Level:
+    """What was observed of an engine."""
+    if not engine.total.get("e2e_n"):
+        return Level.STATE
+    if engine.kv.get("stored_blocks") and not engine.kv.get("gaps"):
+        return Level.HASHES
+    if len(engine.request.get("arrival_ts", ())):
+        return Level.REQUESTS
+    if len(engine.step.get("ts", ())) or any(e.kind == "eplb" for e in engine.event):
+        return Level.LOGS
+    return Level.METRICS
+
+
+def _engine(engine: Engine, role: str) -> EngineResult:
+    accounts = books(engine)
+    if accounts is None:
+        return EngineResult(engine.instance, engine.engine, role, int(engine.total.get("e2e_n", 0.0)), state.targets(engine), Level.STATE)
+    for module in CHAIN:
+        if hasattr(module, "adjust"):
+            accounts = module.adjust(accounts)
+    rows = {module.LINK.name: module.row(accounts) for module in CHAIN}
+    return EngineResult(engine.instance, engine.engine, role, accounts.requests, {name: _target(name, accounts, rows) for name in TARGETS}, level_of(engine))
+
+
+# -- one target -----------------------------------------------------------------------------------------------------------
+def _measured(name: str, b: Books) -> tuple[float, float]:
+    """The measured mean of a target and what seconds per request are divided by (TPOT: tokens after the first)."""
+    if name == "tpot":
+        t = b.engine.total
+        tokens = t.get("request_output_tokens", math.nan) - t.get("e2e_n", math.nan)
+        if not math.isfinite(tokens):
+            tokens = t.get("generation_tokens", math.nan) - t.get("ttft_n", math.nan)
+        per = tokens / b.requests
+        return (b.stages[Stage.DECODE] / per, per) if per > 0 else (math.nan, 1.0)
+    return (b.ttft_s if name == "ttft" else sum(b.stages.values())), 1.0
+
+
+def _floor(b: Books) -> dict[Stage, float]:
+    """Work nobody else causes: the nominal front end and delivery, the own prefill, decoding alone."""
+    frontend = b.stages[Stage.FRONTEND] - b.dwell_s
+    return {
+        Stage.FRONTEND: min(max(frontend, 0.0), b.frontend_nominal_s),
+        Stage.QUEUE: 0.0,
+        Stage.PREFILL: b.prefill["own"],
+        Stage.DECODE: b.decode["base"],
+        Stage.OUTPUT: min(max(b.stages[Stage.OUTPUT], 0.0), NOMINAL_OUTPUT_S),
+    }
+
+
+def _over(cells: Mapping[Stage, float] | None, stages: Sequence[Stage], per: float) -> float:
+    return sum(seconds for stage, seconds in (cells or {}).items() if stage in stages) / per
+
+
+def _target(name: str, b: Books, rows: Mapping[str, Row]) -> Target:
+    stages = TARGETS[name]
+    measured, per = _measured(name, b)
+    if not math.isfinite(measured):
+        what = "TPOT: no request had a token after its first" if name == "tpot" else f"{name.upper()}: its histogram is not exported"
+        return Target(name, None, None, None, dict.fromkeys(stages), tuple(_blank(m, rows[m.LINK.name]) for m in CHAIN), None, None, "undetermined",
+                      (Refusal(what, "a window with such requests" if name == "tpot" else "scrape /metrics without --disable-log-stats"),))
+    parts = tuple(_part(module.LINK, rows[module.LINK.name], name, stages, per, b, measured) for module in CHAIN)
+    floor = _over(_floor(b), stages, per)
+    explained = floor + sum(p.seconds or 0.0 for p in parts)
+    target = Target(
+        name=name, measured_s=measured, floor_s=floor, unexplained_s=measured - explained,
+        stages={stage: b.stages[stage] / per for stage in stages}, parts=parts, limiting=None, runner_up=None, verdict="undetermined",
+        cannot_determine=(*b.refusals, *(r for r in (moe_imbalance.refusal(b.engine),) if r)), conditions=tuple(_conditions(name, b)),
+    )
+    return judge(target, b.requests)
+
+
+def _blank(module: ModuleType, row: Row) -> Part:
+    return Part(module.LINK.name, None, {}, status="unknown", conditions=row.conditions, fact=row.fact, used=row.used)
+
+
+def _part(link: Link, row: Row, name: str, stages: Sequence[Stage], per: float, b: Books, measured: float) -> Part:
+    cells = {stage: seconds / per for stage, seconds in row.cells.items() if stage in stages}
+    seconds = sum(cells.values()) if row.known else None
+    fault = row.fault if row.fault is not None else {} if link.load else row.cells
+    fault_s = _over(fault, stages, per) if row.known else None
+    status = "unknown" if not row.known else "contributing" if (seconds or 0.0) > CONTRIBUTES * measured else "ok"
+    return Part(
+        link=link.name, seconds=seconds, cells=cells, fault_s=fault_s, saves_s=saves(link, row, name, b, per) if row.known else None,
+        status=status, conditions=row.conditions, evidence=row.evidence, pressure=row.pressure, fact=row.fact, used=row.used,
+        bound_s=None if row.bound is None else _over(row.bound, stages, per),
+    )
+
+
+def _conditions(name: str, b: Books) -> list[str]:
+    said = list(b.notes)
+    if b.requests < 100:
+        said.append(f"only {b.requests} finished requests")
+    if math.isfinite(b.scale) and not 0.8 <= b.scale <= 1.25:
+        said.append(f"the step model gives {1 / b.scale:.2f} times the measured decode seconds; its split was scaled")
+    if name == "ttft" and b.engine.total.get("ttft_n", 0.0) != b.engine.total.get("e2e_n", 0.0):
+        said.append(f"TTFT is of {b.engine.total.get('ttft_n', 0.0):.0f} requests that got a first token, stages of {b.requests} that finished")
+    return said
+
+
+def growth_s(b: Books) -> float:
+    """Seconds that decode grows by (per request) when a cap or KV shortage goes: more sequences share a step (Little's law).
+
+    TPOT' = a / (1 - rate x output x c - prefill share); 0 where it cannot be said, or nothing is held back.
+    """
+    m, w, t = b.model, b.windows, b.engine.total
+    row = b.engine.interval
+    if not m.ok or w is None or not len(row.get("ts", ())) or not b.output_tokens > 1:
+        return 0.0
+    first = np.nan_to_num(row["ttft_n"])
+    active = (np.nan_to_num(row["e2e_n"]) + np.nan_to_num(row["running"] + row["waiting"] - row["running_before"] - row["waiting_before"])) > 0.5
+    span = float(row["ts"][active].max() - (row["ts"] - row["dt_s"])[active].min()) if active.any() else 0.0
+    if span <= 0 or first.sum() <= 0:
+        return 0.0
+    rate = float(t.get("ttft_n", first.sum())) / span
+    prompt = t.get("request_prompt_tokens", 0.0) / max(t.get("request_prompt_n", 0.0), 1.0)
+    now = b.hits.now if math.isfinite(b.hits.now) else 0.0
+    busy = rate * m.prompt_s(prompt * (1 - now), prompt * now)
+    load = rate * b.output_tokens * m.c + busy
+    if load >= 0.95:
+        return math.nan
+    tpot = b.stages[Stage.DECODE] / max(b.output_tokens - 1, 1e-9)
+    return float((m.a / max(0.05, 1 - load) - tpot) * (b.output_tokens - 1))
+
+
+def saves(link: Link, row: Row, name: str, b: Books, per: float) -> float | None:
+    """What fixing only this link would save: its cells, less what a larger batch then costs. None: not to be said."""
+    seconds = _over(row.cells, TARGETS[name], per)
+    held = _over(row.cells, (Stage.QUEUE, Stage.DECODE), 1.0)
+    if link.load:
+        return None
+    if link.grows and held > 0.1 * (b.stages[Stage.QUEUE] + b.stages[Stage.PREFILL]) and name != "ttft":
+        grow = growth_s(b)
+        return (-grow / per if name == "tpot" else seconds - grow) if math.isfinite(grow) else None
+    return seconds
+
+
+# -- the verdict ----------------------------------------------------------------------------------------------------------
+def judge(target: Target, requests: int) -> Target:
+    """Name the limiting link by the rule of house.md section 2, or refuse."""
+    measured = target.measured_s or 0.0
+    if requests < FEW_REQUESTS:
+        why = Refusal(f"anything from {requests} finished requests", "a longer window")
+        return replace(target, verdict="undetermined", cannot_determine=(*target.cannot_determine, why))
+    links = {module.LINK.name: module.LINK for module in CHAIN}
+    ranked = _ranked(target, links)
+    load = max((p for p in target.parts if p.seconds and (links[p.link].load or (p.link == "prefill_backlog" and not p.fault_s))), key=lambda p: p.seconds or 0.0, default=None)
+    target = replace(target, load=load.link if load else None)
+    named = ranked[0] if ranked and _limits(ranked[0], measured) else None
+    most = max((p.bound_s + (p.fault_s or 0.0) for p in target.parts if p.bound_s is not None and (named is None or p.link != named[0])), default=0.0)
+    if most > (named[1] if named else LIMITS * measured):
+        runner = named[0] if named else None
+        return replace(target, verdict="undetermined", runner_up=runner, cannot_determine=target.cannot_determine or _bounds(target))
+    if named is None:
+        return replace(target, verdict="healthy")
+    second = ranked[1] if len(ranked) > 1 and ranked[1][1] > CONTRIBUTES * measured else None
+    parts = tuple(replace(p, status="limiting") if p.link == named[0] else p for p in target.parts)
+    return replace(target, verdict="limited", limiting=named[0], runner_up=second[0] if second else None, parts=parts)
+
+
+def _bounds(target: Target) -> tuple[Refusal, ...]:
+    return tuple(Refusal(f"{p.link}: up to {p.bound_s:.3f} s ({'; '.join(p.conditions)})", "see the link's conditions") for p in target.parts if p.bound_s)
+
+
+def _limits(candidate: tuple[str, float, float | None], measured: float) -> bool:
+    _, seconds, low = candidate
+    return seconds > LIMITS * measured and (low is None or low > LOW_END * measured)
+
+
+def _ranked(target: Target, links: Mapping[str, Link]) -> list[tuple[str, float, float | None]]:
+    """Causes by fault seconds: (larger link of the cause, seconds of the cause, lower end of its range)."""
+    causes: dict[str, list[Part]] = {}
+    for part in target.parts:
+        link = links[part.link]
+        if part.seconds is None or not part.fault_s or (target.name == "tpot" and link.grows):
+            continue
+        if part.saves_s is not None and part.saves_s <= 0:
+            continue
+        causes.setdefault(link.cause or link.name, []).append(part)
+    found = []
+    for parts in causes.values():
+        first = max(parts, key=lambda p: p.fault_s or 0.0)
+        lows = [p.range_s[0] for p in parts if p.range_s]
+        found.append((first.link, sum(p.fault_s or 0.0 for p in parts), sum(lows) if len(lows) == len(parts) else None))
+    return sorted(found, key=lambda item: -item[1])
+
+
+# -- the rest -------------------------------------------------------------------------------------------------------------
+def _aborted(engines: Sequence[Engine]) -> int | None:
+    """Requests that got a first token and never finished; None where the histograms are missing."""
+    count, known = 0.0, False
+    for e in engines:
+        if "ttft_n" not in e.total or "e2e_n" not in e.total:
+            continue
+        known = True
+        row = e.interval
+        end = float(np.nan_to_num(row["running"][-1])) if len(row["running"]) else 0.0
+        start = float(np.nan_to_num(row["running_before"][0])) if len(row["running_before"]) else 0.0
+        count += max(0.0, e.total["ttft_n"] - e.total["e2e_n"] - end + start)
+    return round(count) if known else None
+
+
+def _notes(window: Window) -> list[str]:
+    said = []
+    aborted = _aborted(window.engines)
+    if aborted:
+        said.append(f"{aborted} requests got a first token and are in no finished histogram (aborted, failed or cut by a restart): their seconds are not in the stages")
+    lines = sum(int(e.fields.get("count", 1)) for one in window.engines[:1] for e in one.event if e.kind == "aborted")
+    if lines:
+        said.append(f"the log names {lines} aborted requests")
+    for e in window.engines:
+        took = e.scrape.get("ok")
+        if took is not None and len(took):
+            ok = took.astype(bool)
+            lost = int((~ok)[np.argmax(ok) :].sum()) if ok.any() else 0
+            if lost:
+                said.append(f"{e.instance}: {lost} scrapes failed after the first success: holes in the gauges")
+            break
+    return said

@@ -1,0 +1,343 @@
+"""State-time accounting: measured seconds per request, by stage and by reason. Exact: what is split adds up to what was measured.
+
+Means are per finished request. The split of the queue by reason comes from gauges, of decode from the step model; both are
+scaled to the measured sums. Nothing here names a cause: links/ does, from these cells.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from analyzers import steps
+from analyzers.hits import Hits, hits_of
+from analyzers.model import Array, Engine, Refusal, Stage
+from analyzers.steps import Rows, StepModel
+
+NOMINAL_FRONTEND_S: Final = 0.012  # healthy servers: TTFT - queue - prefill = 4 to 12 ms (house.md section 2)
+NOMINAL_OUTPUT_S: Final = 0.002
+LITTLE_TOLERANCE: Final = 0.10  # attribution.md section 1, fact 2
+PREEMPTING_PER_S: Final = 0.3  # from this rate on an interval's waiting is for KV blocks
+SHIFT: Final = 0.1  # share of requests by which finished and first-token populations may differ
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """One engine's accounting, seconds per finished request.
+
+    stages measured means · queue by reason (kv slots deferred budget step stall unread) · prefill own/extra/others ·
+    decode base/batch/prompts/requeue/recompute/beside/stall · dwell_s wait in the engine's input queue (inside FRONTEND).
+    """
+
+    engine: Engine
+    windows: Rows | None
+    model: StepModel
+    requests: int
+    stages: Mapping[Stage, float]
+    ttft_s: float
+    output_tokens: float
+    hits: Hits
+    queue: Mapping[str, float]
+    prefill: Mapping[str, float]
+    decode: Mapping[str, float]
+    dwell_s: float
+    frontend_nominal_s: float
+    scale: float = 1.0
+    little: float = math.nan
+    gauges_hold: bool = True
+    recomputed: tuple[float, float, float, str] = (0.0, 0.0, 0.0, "")
+    requeue_s: float = 0.0
+    stalls: tuple[float, float] = (0.0, 0.0)
+    notes: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    seen: Mapping[str, float] = field(default_factory=dict)
+
+
+def books(engine: Engine) -> Books | None:
+    """The accounting of one engine; None where no request histogram says anything (level `state`)."""
+    t = engine.total
+    n = t.get("e2e_n", 0.0)
+    if not n or not all(name in t for name in ("e2e_s", "queue_s", "prefill_s", "decode_s")):
+        return None
+    windows = steps.rows(engine)
+    model = steps.fit(engine, windows)
+    mean = {name: t[f"{name}_s"] / n for name in ("queue", "prefill", "decode", "e2e")}
+    ttft = t["ttft_s"] / t["ttft_n"] if t.get("ttft_n") else math.nan
+    stages, notes = _stages(mean, ttft, t)
+    hits = hits_of(engine)
+    little, hold = _little(engine)
+    recomputed = steps.recomputed_tokens(engine)
+    requeue = _requeue(engine)
+    queue, seen = _queue(engine, mean["queue"], hits, hold, windows, model)
+    dwell = _dwell(engine, windows, model, stages[Stage.FRONTEND])
+    decode, scale, stalls = _decode(engine, windows, model, mean["decode"], n, recomputed[0], requeue)
+    stall = decode.get("stall", 0.0)
+    if stall > 0 and mean["decode"] > 0:  # the same stalls hold up who waits, in proportion
+        held = queue.get("step", 0.0) + queue.get("budget", 0.0)
+        share = min(1.0, stall / mean["decode"])
+        queue = {**queue, "stall": held * share, "step": queue.get("step", 0.0) * (1 - share), "budget": queue.get("budget", 0.0) * (1 - share)}
+    refusals = [] if model.ok else [Refusal("what the steps of this engine cost (batch, prompts beside decodes)", (model.refused or "").rpartition("; ")[2] or "a longer recording")]
+    if not hold:
+        refusals.append(Refusal(
+            f"why requests waited: the gauges hold {little:.2f} times the seconds that the histograms measured",
+            "a drained run or a longer window, scraped without holes",
+        ))
+    if hits.refusal:
+        refusals.append(hits.refusal)
+    return Books(
+        engine=engine, windows=windows, model=model, requests=int(n), stages=stages, ttft_s=ttft,
+        output_tokens=steps.lengths(engine)[1], hits=hits, queue=queue, prefill=_prefill(engine, model, hits, mean["prefill"]),
+        decode=decode, dwell_s=dwell, frontend_nominal_s=NOMINAL_FRONTEND_S, scale=scale, little=little, gauges_hold=hold,
+        recomputed=recomputed, requeue_s=requeue / n, stalls=stalls, notes=(*notes, *model.notes), refusals=tuple(refusals), seen=seen,
+    )
+
+
+def _stages(mean: Mapping[str, float], ttft: float, t: Mapping[str, float]) -> tuple[dict[Stage, float], list[str]]:
+    """Stage means that add up to E2E. Negative residues of subtraction stay: `attribute` puts them into unexplained."""
+    rest = mean["e2e"] - mean["queue"] - mean["prefill"] - mean["decode"]
+    frontend, notes = ttft - mean["queue"] - mean["prefill"], []
+    if not math.isfinite(ttft):
+        frontend = rest
+        notes.append("TTFT is not exported: front end and output are one number, shown as front end")
+    elif abs(t["ttft_n"] - t["e2e_n"]) > SHIFT * t["e2e_n"]:
+        notes.append(
+            f"TTFT counts {t['ttft_n']:.0f} requests, the stages only the {t['e2e_n']:.0f} that finished: "
+            "the front end of those that finished is at most E2E - queue - prefill - decode",
+        )
+        frontend = min(max(frontend, 0.0), max(rest, 0.0))
+    if rest - frontend < 0:
+        notes.append("output is a difference of means (E2E - TTFT - decode) and came out below zero: TTFT counts unfinished requests and the delay of the first delivery")
+    return {Stage.FRONTEND: frontend, Stage.QUEUE: mean["queue"], Stage.PREFILL: mean["prefill"], Stage.DECODE: mean["decode"], Stage.OUTPUT: rest - frontend}, notes
+
+
+def _integral(engine: Engine, name: str) -> float:
+    """Request seconds in a state: the gauge's integral over the window (trapezes; reset at restarts)."""
+    row = engine.interval
+    ok = np.isfinite(row[name]) & np.isfinite(row[f"{name}_before"]) & ~row["restarted"].astype(bool)
+    return float((((row[name] + row[f"{name}_before"]) / 2 * row["dt_s"])[ok]).sum())
+
+
+def _little(engine: Engine) -> tuple[float, bool]:
+    """Seconds in the gauges over seconds in the histograms, and whether they agree within what sampling allows."""
+    row, t = engine.interval, engine.total
+    if not len(row.get("ts", ())) or not bool(np.all(row["timed"].astype(bool))) or not np.isfinite(row["running"]).any():
+        return math.nan, False
+    waits = _integral(engine, "waiting")
+    seen = _integral(engine, "running") + waits
+    measured = t["queue_s"] + t["prefill_s"] + t["decode_s"]
+    if measured <= 0:
+        return math.nan, False
+    ratio = seen / measured
+    inside = np.nan_to_num(row["running"] + row["waiting"])
+    # a gauge read every second of requests that last less is a sample: allow two of its standard errors
+    error = float(inside.std() / max(math.sqrt(len(inside)) * inside.mean(), 1e-9)) if inside.mean() > 0 else 1.0
+    return ratio, abs(ratio - 1) <= max(LITTLE_TOLERANCE, 2 * error) and waits >= 0
+
+
+def _requeue(engine: Engine) -> float:
+    """Request seconds of waiting after a preemption: waiting gauge's integral beyond the measured first waits."""
+    if not engine.total.get("preemptions") or not len(engine.interval.get("ts", ())):
+        return 0.0
+    return max(0.0, _integral(engine, "waiting") - engine.total["queue_s"])
+
+
+def cap_of(engine: Engine) -> tuple[float, str]:
+    """max_num_seqs and how it is known; NaN where nothing says it."""
+    row = engine.interval
+    known = steps.number(engine.facts.get("max_num_seqs"))
+    if math.isfinite(known):
+        return known, "engine argument"
+    if not len(row.get("ts", ())):
+        return math.nan, "unknown"
+    waiting, running, usage = (np.nan_to_num(row[name]) for name in ("waiting", "running", "kv_usage_ratio"))
+    top = float(running.max()) if len(running) else 0.0
+    held = waiting > 0
+    if held.sum() >= 4 and top > 0:
+        at_top = held & (running >= top - 0.5) & (usage < 0.9)
+        if at_top.sum() >= 0.5 * held.sum():
+            if engine.facts.get("args_known") and top not in {256, 1024}:
+                return math.nan, "unknown"  # arguments are known and set no cap: the defaults are 256 and 1024
+            return top, f"inferred: running stood at {top:.0f} in {100 * at_top.sum() / held.sum():.0f} % of the scrapes with waiting requests"
+    return math.nan, "unknown"
+
+
+def _queue(engine: Engine, mean: float, hits: Hits, hold: bool, windows: Rows | None, model: StepModel) -> tuple[dict[str, float], dict[str, float]]:
+    """Queue seconds by reason, in the scheduler's own order: kv, slots, deferred, budget; step = the step in flight."""
+    row = engine.interval
+    out = dict.fromkeys(("kv", "slots", "deferred", "budget", "step", "stall", "unread"), 0.0)
+    seen: dict[str, float] = {}
+    if mean <= 0:
+        return out, seen
+    waiting_s = _integral(engine, "waiting") if len(row.get("ts", ())) and np.isfinite(row["waiting"]).any() else 0.0
+    if np.isfinite(row["deferred"]).any() and waiting_s > 0:
+        out["deferred"] = mean * min(1.0, _integral(engine, "deferred") / waiting_s)
+    rest = mean - out["deferred"]
+    step_s = min(rest, 0.5 * _mean_step(windows))
+    if waiting_s <= 0 or not bool(np.all(row["timed"].astype(bool))):
+        # never seen waiting at a scrape: short waits, behind the step in flight or a full budget
+        out["step"], out["budget"] = step_s, rest - step_s
+        return out, seen
+    reason, seen = _reasons(engine, hits)
+    weight = np.nan_to_num((row["waiting"] + row["waiting_before"]) / 2 * row["dt_s"])
+    total = float(weight.sum())
+    for name in ("kv", "slots"):
+        out[name] = rest * float(weight[reason == name].sum()) / total
+        seen[f"{name}_share"] = float(weight[reason == name].sum()) / total
+    free = rest - out["kv"] - out["slots"]
+    out["step"] = min(free, step_s)
+    out["budget"] = free - out["step"]
+    if not hold and not _clear(seen):
+        out["unread"] = out["budget"] + out["kv"] + out["slots"]
+        out["budget"] = out["kv"] = out["slots"] = 0.0
+    return out, seen
+
+
+def _clear(seen: Mapping[str, float]) -> bool:
+    """True where one reason held nearly always: then holes in the gauges cannot change which."""
+    return max(seen.get("kv_share", 0.0), seen.get("slots_share", 0.0)) > 0.8
+
+
+def _reasons(engine: Engine, hits: Hits) -> tuple[Array, dict[str, float]]:
+    """The reason of each interval's waiting: 'kv', 'slots' or 'budget'."""
+    row = engine.interval
+    cap, _ = cap_of(engine)
+    blocks, size = steps.number(engine.facts.get("kv_blocks"), 1e6), steps.number(engine.facts.get("block_size"), 16.0)
+    prompt = steps.lengths(engine)[0]
+    h = hits.now if math.isfinite(hits.now) else 0.0
+    head = (prompt * (1 - h) + size) / size / blocks if math.isfinite(prompt) else 0.0
+    rate = np.nan_to_num(row["preemptions"]) / np.maximum(row["dt_s"], 1e-9)
+    running, usage = (np.nan_to_num((row[name] + row[f"{name}_before"]) / 2) for name in ("running", "kv_usage_ratio"))
+    preempting = rate > PREEMPTING_PER_S
+    slots = (running >= cap - 0.75) & ~preempting if math.isfinite(cap) else np.zeros(len(rate), bool)
+    kv = (preempting | (usage > 1 - max(head, 0.05) - 0.02)) & ~slots
+    reason = np.where(kv, "kv", np.where(slots, "slots", "budget"))
+    held = np.nan_to_num(row["waiting"]) > 0
+    return reason, {"waiting_max": float(np.nan_to_num(row["waiting"]).max(initial=0.0)), "head_ratio": head,
+                    "usage_when_waiting": float(usage[held].mean()) if held.any() else math.nan}
+
+
+def _mean_step(windows: Rows | None) -> float:
+    """Seconds of the average busy step."""
+    if windows is None or not windows.busy.any():
+        return 0.0
+    return float(windows.dt[windows.busy].sum() / max(windows.n[windows.busy].sum(), 1.0))
+
+
+def _dwell(engine: Engine, windows: Rows | None, model: StepModel, frontend: float) -> float:
+    """Wait in the engine's input queue for the step in flight, seconds per request.
+
+    QUEUED is stamped between steps, so this wait reads as front end but belongs to what fills the steps: the mean
+    residual of the step beyond its batch, as arrivals meet it.
+    """
+    if windows is None or not model.ok:
+        return 0.0
+    per = np.maximum(windows.n, 1e-9)
+    step = np.minimum(windows.dt / np.maximum(windows.n, 1.0), 1.0)
+    held = np.maximum(step - model.a - model.c * windows.decode / per, 0.0) / 2
+    weight = np.maximum(windows.arrivals, 0.0)
+    mean = float((weight * held).sum() / max(1.0, weight.sum()))
+    return min(mean, max(0.0, frontend - NOMINAL_FRONTEND_S))
+
+
+def _prefill(engine: Engine, model: StepModel, hits: Hits, mean: float) -> dict[str, float]:
+    """PREFILL seconds: own work with the best hits, extra own work for avoidable misses, the rest others' prompts."""
+    if not model.ok:
+        return {"own": 0.0, "extra": 0.0, "others": 0.0, "unread": mean}
+    prompt, _, cv, _ = steps.lengths(engine)
+    now = hits.now if math.isfinite(hits.now) else 0.0
+    best = max([now, *(x for x in (hits.shared, hits.endless) if math.isfinite(x))])
+    computed, least = prompt * (1 - now), prompt * (1 - best)
+    # one step more than its own: asynchronous scheduling admits during the step in flight
+    own = 2 * model.a + model.mixed_s + model.b * least + model.q * model.pairs_of(least, prompt - least, cv)
+    if least > model.graph:
+        own += max(0.0, model.launch_s - model.b * least)
+    extra = model.b * (computed - least) + model.q * (model.pairs_of(computed, prompt - computed, cv) - model.pairs_of(least, prompt - least, cv))
+    own = min(own, mean)
+    extra = min(max(extra, 0.0), mean - own)
+    return {"own": own, "extra": extra, "others": mean - own - extra, "unread": 0.0}
+
+
+def _decode(
+    engine: Engine, windows: Rows | None, model: StepModel, mean: float, n: float, again_tokens: float, requeue: float,
+) -> tuple[dict[str, float], float, tuple[float, float]]:
+    """DECODE seconds by cause, scaled to the measured mean: cells, scaling factor, (stalls, seconds a stall)."""
+    out = dict.fromkeys(("base", "batch", "prompts", "requeue", "recompute", "beside", "stall", "unread"), 0.0)
+    preempted = engine.total.get("preemptions", 0.0)
+    if not model.ok or windows is None:
+        out["requeue"] = min(requeue / n, 0.8 * mean)
+        out["unread"] = mean - out["requeue"]
+        return out, math.nan, (0.0, 0.0)
+    prompt, output, _, _ = steps.lengths(engine)
+    context = prompt + output / 2
+    recompute = preempted * model.a + again_tokens * (model.b + model.q * context / 2) if preempted else 0.0
+    held = min(requeue + recompute, 0.8 * mean * n)
+    if requeue + recompute > 0:
+        out["requeue"], out["recompute"] = (x / (requeue + recompute) * held / n for x in (requeue, recompute))
+    base, batch, prompts = _by_window(windows, model)
+    modelled = base + batch + prompts
+    left = mean - held / n
+    scale = left * n / modelled if modelled > 0 else math.nan
+    if not modelled > 0:
+        out["unread"] = left
+        return out, scale, (0.0, 0.0)
+    out["base"], out["batch"], out["prompts"] = (x / modelled * left for x in (base, batch, prompts))
+    if preempted:
+        computed = float(steps.computed_by_interval(engine).sum()) if len(engine.interval.get("ts", ())) else 0.0
+        share = again_tokens / max(again_tokens + computed, 1.0)
+        out["beside"] = out["prompts"] * share
+        out["prompts"] -= out["beside"]
+    count, length, seconds = _stalls(engine, windows, model)
+    taken = min(seconds / n, 0.5 * out["base"])
+    if taken > 0:
+        whole = out["base"] + out["batch"] + out["prompts"]
+        for name in ("base", "batch", "prompts"):
+            out[name] *= 1 - taken / whole
+        out["stall"] = taken
+    return out, scale, (count, length)
+
+
+def _by_window(windows: Rows, model: StepModel) -> tuple[float, float, float]:
+    """Decode-request seconds of the model over all windows: alone, because of the batch, beside prompts."""
+    n, decode = windows.n, windows.decode
+    per = decode / np.maximum(n, 1e-9)
+    base = model.a * n + model.c * np.minimum(decode, n)
+    batch = model.c * np.maximum(decode - n, 0.0)
+    prompts = model.b * windows.prompt + model.q * windows.pairs + model.extra + model.mixed_s * windows.mixed
+    total = base + batch + prompts
+    busy = np.where(windows.busy, windows.dt, np.minimum(windows.dt, total))
+    factor = np.clip(busy / np.maximum(total, 1e-9), 0.0, 3.0)
+    beside = np.where(windows.prompt > 0, windows.beside / np.maximum(windows.prompt, 1e-9), per) if windows.beside is not None else per
+    return float((per * base * factor).sum()), float((per * batch * factor).sum()), float((beside * prompts * factor).sum())
+
+
+def _stalls(engine: Engine, windows: Rows, model: StepModel) -> tuple[float, float, float]:
+    """Stalls: (count, seconds each, request seconds): token gaps above twice the largest modelled step, less preemptions."""
+    le, count = engine.bucket.get("vllm:inter_token_latency_seconds", (np.zeros(0), np.zeros(0)))
+    if not len(le):
+        return 0.0, 0.0, 0.0
+    prompt, _, cv, _ = steps.lengths(engine)
+    most = model.a + model.b * model.budget + model.q * model.budget * min(prompt * (1 + cv), 4 * model.budget) + model.launch_s + model.c * float(windows.running.max(initial=1.0))
+    low = np.concatenate([[0.0], le[:-1]])
+    high = np.where(np.isinf(le), low * 2, le)
+    long = low >= max(2 * most, 0.1)
+    gaps = float(count[long].sum())
+    left = max(0.0, gaps - engine.total.get("preemptions", 0.0))
+    if left <= 0 or gaps <= 0:
+        return 0.0, 0.0, 0.0
+    seconds = float((count * np.sqrt(np.maximum(low, 0.05) * high))[long].sum()) * left / gaps
+    per = windows.decode / np.maximum(windows.n, 1e-9)
+    together = float(np.average(per, weights=windows.n * np.maximum(per, 0.01) + 1e-9))
+    stalls = left / max(1.0, together)
+    return (stalls, seconds / left, seconds) if stalls >= 1 else (0.0, 0.0, 0.0)
+
+
+def prompt_seconds(books: Books) -> dict[Stage, float]:
+    """All that computing prompts costs: the most that misses could own."""
+    return {
+        Stage.FRONTEND: books.dwell_s,
+        Stage.QUEUE: books.queue["budget"] + books.queue["step"],
+        Stage.PREFILL: sum(books.prefill.values()),
+        Stage.DECODE: books.decode["prompts"],
+    }

@@ -1,0 +1,140 @@
+"""Several engines: each is judged alone, then combined by requests with the spread shown (attribution.md section 2.7)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from analyzers.model import TARGETS, Engine, EngineResult, Part, Refusal, Stage, Target
+
+ONE_TOKEN: Final = 1.02  # output tokens a request up to which a server only prefills
+ALL_EXTERNAL: Final = 0.9  # share of prompt tokens from elsewhere from which a server only decodes
+
+
+def roles(engines: Sequence[Engine]) -> list[str]:
+    """Role of each engine, from the data: prefill (requests end after a token), decode (prompts come from elsewhere), both."""
+    found = []
+    for e in engines:
+        n = e.total.get("e2e_n", 0.0)
+        outputs = e.total.get("request_output_tokens", math.nan) / n if n else math.nan
+        external = e.total.get("external_hit_tokens", 0.0) / max(e.total.get("prompt_tokens", 0.0), 1.0)
+        found.append("prefill" if outputs <= ONE_TOKEN else "decode" if external >= ALL_EXTERNAL else "both")
+    if not ("prefill" in found and "decode" in found):
+        return ["both"] * len(found)
+    return found
+
+
+def targets(results: Sequence[EngineResult], engines: Sequence[Engine]) -> dict[str, Target | None]:
+    """The fleet's targets: None for each where nothing was observed, or servers of one chain are not joined yet."""
+    if not results or {"prefill", "decode"} <= {r.role for r in results}:
+        return dict.fromkeys(TARGETS)
+    if len(results) == 1:
+        return dict(results[0].targets)
+    if all(r.targets["e2e"].measured_s is None for r in results):
+        return {name: _states(name, results, engines) for name in TARGETS}
+    return {name: _weighted(name, results, engines) for name in TARGETS}
+
+
+def label(result: EngineResult, results: Sequence[EngineResult]) -> str:
+    """An engine's name in a sentence: its label, with the instance where there are several."""
+    return result.engine if len({r.instance for r in results}) == 1 else f"{result.instance}/{result.engine}"
+
+
+def _weighted(name: str, results: Sequence[EngineResult], engines: Sequence[Engine]) -> Target:
+    """Means over engines, weighted by finished requests (TPOT: by output tokens after the first)."""
+    from analyzers.attribute import judge  # noqa: PLC0415 judge and combine call each other
+
+    pairs = []
+    for result, engine in zip(results, engines, strict=True):
+        target = result.targets[name]
+        n = engine.total.get("e2e_n", 0.0)
+        weight = engine.total.get("request_output_tokens", 0.0) - n if name == "tpot" else engine.total.get("ttft_n", n) if name == "ttft" else n
+        if target.measured_s is not None and weight > 0:
+            pairs.append((weight, target, result))
+    if not pairs:
+        return results[0].targets[name]
+    whole = sum(w for w, _, _ in pairs)
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        return sum(w * (v or 0.0) for (w, _, _), v in zip(pairs, values, strict=True)) / whole if any(v is not None for v in values) else None
+
+    chosen = [t for _, t, _ in pairs]
+    parts = tuple(_mean_part(index, [t.parts[index] for t in chosen], mean) for index in range(len(chosen[0].parts)))
+    spread = [t.measured_s or 0.0 for t in chosen]
+    refusals = tuple(dict.fromkeys(r for t in chosen for r in t.cannot_determine))
+    combined = Target(
+        name=name, measured_s=mean(spread), floor_s=mean([t.floor_s for t in chosen]), unexplained_s=mean([t.unexplained_s for t in chosen]),
+        stages={stage: mean([t.stages[stage] for t in chosen]) for stage in TARGETS[name]}, parts=parts, limiting=None, runner_up=None,
+        verdict="undetermined", cannot_determine=refusals,
+        conditions=(f"mean of {len(chosen)} engines, which lie between {min(spread):.4g} and {max(spread):.4g} s", *dict.fromkeys(c for t in chosen for c in t.conditions)),
+    )
+    return _hot(judge(combined, sum(r.requests for _, _, r in pairs)), [(t, r) for _, t, r in pairs], results)
+
+
+def _mean_part(_: int, parts: Sequence[Part], mean: "object") -> Part:
+    known = [p for p in parts if p.seconds is not None]
+    take = mean  # the weighted mean of the caller
+    assert callable(take)
+    first = max(parts, key=lambda p: p.seconds or 0.0)
+    if not known:
+        return replace(first, bound_s=take([p.bound_s for p in parts]))
+    cells: dict[Stage, float] = {}
+    for stage in {s for p in known for s in p.cells}:
+        cells[stage] = take([p.cells.get(stage, 0.0) for p in parts])
+    status = "contributing" if any(p.status in {"contributing", "limiting"} for p in known) else "ok"
+    return replace(
+        first, seconds=take([p.seconds for p in parts]), cells=cells, fault_s=take([p.fault_s for p in parts]),
+        saves_s=None if any(p.saves_s is None for p in known) else take([p.saves_s for p in parts]), status=status,
+        bound_s=take([p.bound_s for p in parts]) if any(p.bound_s is not None for p in parts) else None,
+        range_s=(take([p.range_s[0] if p.range_s else None for p in parts]), take([p.range_s[1] if p.range_s else None for p in parts])) if all(p.range_s for p in known) else None,
+        pressure=max((p.pressure for p in parts if p.pressure is not None), default=None),
+        conditions=tuple(dict.fromkeys(c for p in parts for c in p.conditions)), evidence=tuple(dict.fromkeys(e for p in parts for e in p.evidence)),
+    )
+
+
+def _hot(target: Target, pairs: Sequence[tuple[Target, EngineResult]], results: Sequence[EngineResult]) -> Target:
+    """A few limited engines must not vanish in the mean of many healthy ones."""
+    limited = [(t, r) for t, r in pairs if t.verdict == "limited" and t.limiting]
+    if not limited:
+        return target
+    names = ", ".join(label(r, results) for _, r in limited)
+    said = f"limited on {len(limited)} of {len(pairs)} engines ({names})"
+    if target.verdict == "limited":
+        return replace(target, conditions=(said, *target.conditions)) if len(limited) < len(pairs) else target
+    if target.verdict == "undetermined" and target.measured_s and any(p.bound_s for p in target.parts):
+        return replace(target, conditions=(said, *target.conditions))
+    link = max({t.limiting for t, _ in limited if t.limiting}, key=lambda name: sum((t.part(name).seconds or 0.0) * r.requests for t, r in limited))
+    parts = tuple(replace(p, status="limiting") if p.link == link else p for p in target.parts)
+    return replace(target, verdict="limited", limiting=link, parts=parts, conditions=(f"{said}; the mean over all engines hides it", *target.conditions))
+
+
+def _states(name: str, results: Sequence[EngineResult], engines: Sequence[Engine]) -> Target:
+    """Several engines of which only states are known: the limited ones are named, never averaged away."""
+    chosen = [r.targets[name] for r in results]
+    limited = [(t, r) for t, r in zip(chosen, results, strict=True) if t.limiting]
+    refusals = tuple(dict.fromkeys(r for t in chosen for r in t.cannot_determine))
+    expected = max((int(e.facts.get("data_parallel") or 1) for e in engines), default=1)
+    if expected > len(results):
+        refusals = (*refusals, Refusal(f"imbalance between engines: {len(results)} of {expected} are visible", "the stats lines or /metrics of all engines"))
+    if not limited:
+        verdict = "healthy" if all(t.verdict == "healthy" for t in chosen) else "undetermined"
+        return replace(chosen[0], verdict=verdict, cannot_determine=refusals)
+    link = limited[0][0].limiting
+    names = ", ".join(label(r, results) for _, r in limited)
+    waits = {label(r, results): float(np.nan_to_num(e.stat["waiting"][-1])) for r, e in zip(results, engines, strict=True) if len(e.stat.get("waiting", ()))}
+    held = sum(waits.get(label(r, results), 0.0) for _, r in limited)
+    total = sum(waits.values())
+    said = f"{len(limited)} of {len(results)} engines ({names}) hold {held:.0f} of {total:.0f} waiting requests"
+    base = limited[0][0]
+    parts = tuple(
+        replace(p, status="limiting", evidence=tuple(dict.fromkeys((said, *(e for t, r in limited for e in (f"engine {label(r, results)}: {x}" for x in t.part(p.link).evidence))))))
+        if p.link == link else p for p in base.parts
+    )
+    return replace(base, verdict="limited", limiting=link, parts=parts, cannot_determine=refusals, conditions=(said, *base.conditions))
+
+
+def spread(results: Sequence[EngineResult], name: str) -> Mapping[str, float]:
+    """Measured value of each engine, by label."""
+    return {label(r, results): r.targets[name].measured_s or math.nan for r in results}

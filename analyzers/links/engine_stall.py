@@ -1,0 +1,39 @@
+"""Steps far longer than their work.
+
+What it is:
+    Late kernel compilation, expert rearrangement, garbage collection, a blocked worker: all requests of the engine stand still.
+
+Why it costs latency:
+    One stall of a second is a second for every running request, and for those that arrive meanwhile.
+
+How it is computed:
+    Token gaps above twice the largest step that the model explains, less preemptions. Stalls shorter than the histogram's
+    buckets are not seen.
+
+What to try:
+    By cause: warm up the shapes that compile late (log: "during inference"), EPLB's interval, host memory and CPU pinning.
+"""
+
+from typing import Final
+
+from analyzers.books import Books
+from analyzers.model import Link, Row, Stage
+
+LINK: Final = Link("engine_stall", "Stalls")
+
+
+def row(books: Books) -> Row:
+    """Decode seconds in gaps that no modelled step explains."""
+    if not books.model.ok:
+        return Row(known=False, fact="no step model", conditions=(books.model.refused or "no step model",))
+    count, length = books.stalls
+    said = [f"{count:.0f} stalls of about {length:.2f} s"] if count else []
+    lines = [e for e in books.engine.event if e.kind in {"jit", "rearrange"}]
+    if lines:
+        said.append(f"{len(lines)} log lines of late compilation or rearrangement, first at {lines[0].file}:{lines[0].line}")
+    return Row(
+        cells={Stage.DECODE: books.decode["stall"], Stage.QUEUE: books.queue["stall"]},
+        fact=f"{count:.0f} seen" if count else "none seen",
+        conditions=("from the inter-token histogram: stalls below its buckets are not seen",),
+        evidence=tuple(said),
+    )
