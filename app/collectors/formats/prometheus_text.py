@@ -313,6 +313,7 @@ def _blocks(stream: BinaryIO, tally: Tally, rest: bytes) -> Iterator[tuple[int, 
                 while rest and b"\n" not in rest:
                     rest = stream.read(BLOCK)
                 number, rest = number + 1, rest[rest.find(b"\n") + 1 :]
+                continue
             block = stream.read(BLOCK)
             if not block:
                 break
