@@ -1,7 +1,7 @@
 """Several engines: each is judged alone, then combined by requests with the spread shown (attribution.md section 2.7)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -28,7 +28,10 @@ def roles(engines: Sequence[Engine]) -> list[str]:
 
 def targets(results: Sequence[EngineResult], engines: Sequence[Engine]) -> dict[str, Target | None]:
     """The fleet's targets: None for each where nothing was observed, or servers of one chain are not joined yet."""
-    if not results or {"prefill", "decode"} <= {r.role for r in results}:
+    if not results:
+        nothing = Refusal("anything: no vLLM series, stats line or request was found", "GET /metrics of the server, or its log")
+        return {name: Target(name, None, None, None, dict.fromkeys(stages), (), None, None, "undetermined", (nothing,)) for name, stages in TARGETS.items()}
+    if {"prefill", "decode"} <= {r.role for r in results}:
         return dict.fromkeys(TARGETS)
     if len(results) == 1:
         return dict(results[0].targets)
@@ -61,7 +64,7 @@ def _weighted(name: str, results: Sequence[EngineResult], engines: Sequence[Engi
         return sum(w * (v or 0.0) for (w, _, _), v in zip(pairs, values, strict=True)) / whole if any(v is not None for v in values) else None
 
     chosen = [t for _, t, _ in pairs]
-    parts = tuple(_mean_part(index, [t.parts[index] for t in chosen], mean) for index in range(len(chosen[0].parts)))
+    parts = tuple(_mean_part([t.parts[index] for t in chosen], mean) for index in range(len(chosen[0].parts)))
     spread = [t.measured_s or 0.0 for t in chosen]
     refusals = tuple(dict.fromkeys(r for t in chosen for r in t.cannot_determine))
     combined = Target(
@@ -73,25 +76,29 @@ def _weighted(name: str, results: Sequence[EngineResult], engines: Sequence[Engi
     return _hot(judge(combined, sum(r.requests for _, _, r in pairs)), [(t, r) for _, t, r in pairs], results)
 
 
-def _mean_part(_: int, parts: Sequence[Part], mean: "object") -> Part:
+def _mean_part(parts: Sequence[Part], take: Callable[[Sequence[float | None]], float | None]) -> Part:
+    """One link's part over engines; `take` is the weighted mean of the caller."""
     known = [p for p in parts if p.seconds is not None]
-    take = mean  # the weighted mean of the caller
-    assert callable(take)
     first = max(parts, key=lambda p: p.seconds or 0.0)
     if not known:
         return replace(first, bound_s=take([p.bound_s for p in parts]))
     cells: dict[Stage, float] = {}
     for stage in {s for p in known for s in p.cells}:
-        cells[stage] = take([p.cells.get(stage, 0.0) for p in parts])
+        cells[stage] = take([p.cells.get(stage, 0.0) for p in parts]) or 0.0
     status = "contributing" if any(p.status in {"contributing", "limiting"} for p in known) else "ok"
     return replace(
         first, seconds=take([p.seconds for p in parts]), cells=cells, fault_s=take([p.fault_s for p in parts]),
         saves_s=None if any(p.saves_s is None for p in known) else take([p.saves_s for p in parts]), status=status,
         bound_s=take([p.bound_s for p in parts]) if any(p.bound_s is not None for p in parts) else None,
-        range_s=(take([p.range_s[0] if p.range_s else None for p in parts]), take([p.range_s[1] if p.range_s else None for p in parts])) if all(p.range_s for p in known) else None,
+        range_s=_mean_range(parts, take) if all(p.range_s for p in known) else None,
         pressure=max((p.pressure for p in parts if p.pressure is not None), default=None),
         conditions=tuple(dict.fromkeys(c for p in parts for c in p.conditions)), evidence=tuple(dict.fromkeys(e for p in parts for e in p.evidence)),
     )
+
+
+def _mean_range(parts: Sequence[Part], take: Callable[[Sequence[float | None]], float | None]) -> tuple[float, float]:
+    low, high = (take([p.range_s[i] if p.range_s else None for p in parts]) or 0.0 for i in (0, 1))
+    return low, high
 
 
 def _hot(target: Target, pairs: Sequence[tuple[Target, EngineResult]], results: Sequence[EngineResult]) -> Target:

@@ -111,8 +111,10 @@ class _Bundle:
             file_id, bundle, other, lines, rejected = known[0]
             self.files.append((file_id, member, name))
             return replace(result, lines=lines, rejected=rejected, message=f"already loaded (as {bundle}/{other}): nothing added")
-        default = self._default_instance() if untimed else None
-        if untimed and default and store.rows("SELECT 1 FROM scrape WHERE instance = ? AND timed AND ok LIMIT 1", [default]):
+        default = self.asked.get(member.name) or self._default_instance() if untimed else None
+        if untimed and default is None:
+            return replace(result, message=f"has no time and the bundle holds several servers: not used; if it is needed, --instance {member.name}=HOST:PORT")
+        if untimed and store.rows("SELECT 1 FROM scrape WHERE instance = ? AND timed AND ok LIMIT 1", [default]):
             return replace(result, message="has no time; timed scrapes of the same server are there: not used")
         try:
             with store.transaction():

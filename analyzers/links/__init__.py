@@ -5,6 +5,7 @@ A module has a docstring (What it is, Why it costs latency, How it is computed, 
 without request seconds says).
 """
 
+import textwrap
 from types import ModuleType
 from typing import Final
 
@@ -35,3 +36,35 @@ CHAIN: Final[tuple[ModuleType, ...]] = (
     engine_stall,
     output,
 )
+
+
+SECTIONS: Final = ("What it is", "Why it costs latency", "How it is computed", "What to try")
+
+
+def sections(module: ModuleType) -> dict[str, str]:
+    """A link's documentation by section, as its docstring has it."""
+    found: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in (module.__doc__ or "").splitlines():
+        if line.rstrip(":") in SECTIONS and line.endswith(":"):
+            current = found.setdefault(line.rstrip(":"), [])
+        elif current is not None:
+            current.append(line)
+    return {name: textwrap.dedent("\n".join(lines)).strip() for name, lines in found.items()}
+
+
+def tries(module: ModuleType) -> list[tuple[str, str]]:
+    """What to try, one pair a change: (the flag or change, what it costs next door)."""
+    out = []
+    for line in sections(module).get("What to try", "").splitlines():
+        change, _, cost = line.strip().partition(": ")
+        out.append((change, cost))
+    return out
+
+
+def by_name(name: str) -> ModuleType:
+    """The module of a link; KeyError where the chain has no such link."""
+    for module in CHAIN:
+        if module.LINK.name == name:
+            return module
+    raise KeyError(name)

@@ -3,7 +3,8 @@ CREATE OR REPLACE VIEW quantity_series AS
 SELECT
   s.series_id,
   s.instance,
-  coalesce(s.engine, '') AS engine,  -- '' = the whole instance (process_*, http_*)
+  -- '' = the whole instance (process_*, http_*); the V0 engine (to 0.10) had no engine label: it is engine 0
+  coalesce(s.engine, CASE WHEN s.name LIKE '%vllm%' THEN '0' ELSE '' END) AS engine,
   s.model_name,
   s.name,
   q.quantity,

@@ -2,7 +2,7 @@
 -- at most `le` and above the edge before).
 CREATE OR REPLACE VIEW bucket AS
 WITH point AS (
-  SELECT s.series_id, s.instance, coalesce(s.engine, '') AS engine,
+  SELECT s.series_id, s.instance, coalesce(s.engine, CASE WHEN s.name LIKE '%vllm%' THEN '0' ELSE '' END) AS engine,
     regexp_replace(regexp_replace(s.name, '_bucket$', ''), '^(ray_)?vllm_', 'vllm:') AS family,
     CASE json_extract_string(s.labels, '$.le') WHEN '+Inf' THEN 'inf'::DOUBLE ELSE try_cast(json_extract_string(s.labels, '$.le') AS DOUBLE) END AS le,
     m.ts, max(m.value) AS value

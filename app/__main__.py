@@ -1,0 +1,5 @@
+"""`python -m app` is `weaklink`."""
+
+from app.cli import main
+
+main()

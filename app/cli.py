@@ -1,0 +1,248 @@
+"""The command line: thin verbs, each calls one function of the app. Heavy modules are imported where a verb needs them."""
+
+import json
+import os
+import sys
+import tempfile
+from datetime import UTC, datetime
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, cast
+
+import typer
+
+app = typer.Typer(
+    name="weaklink", no_args_is_help=True, add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False,
+    help="Names the link of the token-state chain that limits a vLLM deployment's latency, in seconds.",
+)
+
+NOTHING_USABLE = 2
+
+
+class Format(StrEnum):
+    """How a verb prints."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class TargetName(StrEnum):
+    """A latency target."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    E2E = "e2e"
+
+
+Paths = Annotated[list[Path] | None, typer.Argument(help="Bundles: folders, .zip, .tar.gz, or single files (/metrics texts, logs, spans, request lines).", show_default=False)]
+StorePath = Annotated[Path | None, typer.Option("--store", help="The DuckDB file. [default: weaklink.duckdb in the user's data folder]", show_default=False)]
+Output = Annotated[Format, typer.Option("--format", help="Output format.")]
+Instance = Annotated[list[str] | None, typer.Option("--instance", help="NAME=HOST:PORT: which server wrote the file NAME, where the bundle does not say.", show_default=False)]
+
+
+def default_store() -> Path:
+    """weaklink.duckdb in the user's data folder (XDG_DATA_HOME, else ~/.local/share)."""
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(base) / "weaklink" / "weaklink.duckdb"
+
+
+def _fail(message: str, status: int = NOTHING_USABLE) -> NoReturn:
+    typer.echo(f"weaklink: {message}", err=True)
+    raise typer.Exit(status)
+
+
+def _instant(text: str | None) -> float | None:
+    """ISO 8601 (UTC where no zone is given) or epoch seconds."""
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        _fail(f"--from/--to: cannot read {text!r}; expected 2026-11-29T15:33:00Z or epoch seconds", 1)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _named(instances: list[str] | None) -> dict[str, str]:
+    pairs = [item.partition("=") for item in instances or []]
+    if any(not where for _, _, where in pairs):
+        _fail("--instance: expected NAME=HOST:PORT", 1)
+    return {name: where for name, _, where in pairs}
+
+
+def _open(path: Path | None) -> Any:
+    from app.store import Store, StoreError
+
+    try:
+        return Store(path)
+    except StoreError as error:
+        _fail(str(error), 1)
+
+
+def _load(store: Any, paths: list[Path], instances: list[str] | None) -> list[Any]:
+    from app.ingest import BundleError, load
+
+    try:
+        return load(store, paths, instances=_named(instances), progress=_progress if sys.stderr.isatty() else None)
+    except BundleError as error:
+        _fail(str(error))
+
+
+def _progress(what: str) -> None:
+    typer.echo(f"\r\033[Kreading {what}", nl=False, err=True)
+
+
+def _clear_progress() -> None:
+    if sys.stderr.isatty():
+        typer.echo("\r\033[K", nl=False, err=True)
+
+
+@app.command()
+def analyze(
+    paths: Paths = None,
+    store: StorePath = None,
+    target: Annotated[TargetName | None, typer.Option(help="The target to show in detail. [default: the most limited]", show_default=False)] = None,
+    start: Annotated[str | None, typer.Option("--from", help="Start of the window: ISO 8601 (UTC) or epoch seconds.", show_default=False)] = None,
+    end: Annotated[str | None, typer.Option("--to", help="End of the window.", show_default=False)] = None,
+    engine: Annotated[list[str] | None, typer.Option(help="Only this engine: a label (1) or instance/label (host:port/1).", show_default=False)] = None,
+    instance: Instance = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Name the limiting link of recordings (needs no database), or of the store where no PATH is given.
+
+    Exit status: 0 judged (also when the answer is "cannot be determined"), 2 nothing usable was found, 1 wrong arguments.
+    """
+    from analyzers.model import Incident
+    from app.pipeline import attribution_for
+    from app.reports import json as json_report
+    from app.reports import text as text_report
+
+    with _open(None if paths and store is None else store or default_store()) as opened:
+        results = _load(opened, paths, instance) if paths else []
+        _clear_progress()
+        attribution = attribution_for(opened, _instant(start), _instant(end), engine)
+        files = [_file(r) for r in results] if paths else _stored_files(opened)
+    incident = Incident(version("weaklink"), tuple(files), attribution)
+    typer.echo(json_report.render(incident) if output is Format.JSON else text_report.render(incident, target.value if target else None), nl=False)
+    if not attribution.engines:
+        for result in results:
+            reasons = "; ".join(result.reasons)
+            typer.echo(f"weaklink: {result.bundle}/{result.name}: {result.message or reasons or 'holds nothing that could be judged'}", err=True)
+        where = ", ".join(str(p) for p in paths or [store or default_store()])
+        _fail(f"nothing usable in {where}: expected /metrics texts of vLLM, a vLLM server log, spans or request lines")
+
+
+def _file(result: Any) -> dict[str, Any]:
+    return {"name": result.name, "format": result.format, "lines": result.lines, "rejected": result.rejected, "message": result.message, "reasons": list(result.reasons)}
+
+
+def _stored_files(store: Any) -> list[dict[str, Any]]:
+    rows = store.rows("SELECT bundle || '/' || name, format, lines, rejected FROM source_file ORDER BY file_id")
+    return [{"name": r[0], "format": r[1], "lines": r[2], "rejected": r[3]} for r in rows]
+
+
+@app.command()
+def load(paths: Annotated[list[Path], typer.Argument(help="Bundles: folders, .zip, .tar.gz, or single files.")], store: StorePath = None, instance: Instance = None, output: Output = Format.TEXT) -> None:
+    """Load recordings into the store. Loading the same file again adds nothing."""
+    with _open(store or default_store()) as opened:
+        results = _load(opened, paths, instance)
+    _clear_progress()
+    if output is Format.JSON:
+        typer.echo(json.dumps([{"bundle": r.bundle, **_file(r), "added": r.added} for r in results], indent=1))
+    else:
+        for r in results:
+            said = f"{r.format or '-':<16} {r.lines:>8} lines {r.rejected:>5} rejected  {r.bundle}/{r.name}"
+            typer.echo(said + (f"\n{'':17}{r.message}" if r.message else "") + "".join(f"\n{'':17}{why}" for why in r.reasons))
+    if not any(r.format for r in results):
+        _fail("no file was recognised; `weaklink formats` lists what can be read")
+
+
+@app.command()
+def status(store: StorePath = None, output: Output = Format.TEXT) -> None:
+    """Show what the store holds: recordings, servers, rows, size."""
+    path = store or default_store()
+    with _open(path) as opened:
+        recordings = opened.rows("SELECT bundle, instances, start_ts, end_ts FROM recording ORDER BY start_ts")
+        tables = ("source_file", "series", "sample", "scrape", "request", "stat", "step", "event", "kv_event", "rejected_line")
+        counts = {name: opened.rows(f"SELECT count(*) FROM {name}")[0][0] for name in tables}
+    from app.reports.json import stamp
+
+    size = path.stat().st_size
+    if output is Format.JSON:
+        found = [{"bundle": r[0], "instances": r[1], "start": stamp(r[2]), "end": stamp(r[3])} for r in recordings]
+        typer.echo(json.dumps({"store": str(path), "bytes": size, "rows": counts, "recordings": found}, indent=1))
+        return
+    typer.echo(f"{path}  {size / 1e6:.1f} MB")
+    typer.echo("  ".join(f"{name} {count}" for name, count in counts.items()))
+    for bundle, instances, first, last in recordings:
+        typer.echo(f"{stamp(first) or 'no clock':<26}{stamp(last) or '':<26}{bundle}  {', '.join(str(i) for i in instances)}")
+    if not recordings:
+        typer.echo("Nothing is loaded yet: weaklink load PATH, or weaklink demo to see an incident.")
+
+
+@app.command()
+def formats(output: Output = Format.TEXT) -> None:
+    """List what can be read."""
+    from app.collectors.formats import FORMATS
+
+    rows = [{"format": module.NAME, "what": (module.__doc__ or "").strip().splitlines()[0]} for module in FORMATS]
+    if output is Format.JSON:
+        typer.echo(json.dumps(rows, indent=1))
+    else:
+        for row in rows:
+            typer.echo(f"{row['format']:<18}{row['what']}")
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on; any but 127.0.0.1 needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8501,
+    store: StorePath = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
+    token: Annotated[str | None, typer.Option(envvar="WEAKLINK_TOKEN", help="Secret that every page and route then asks for.", show_default=False)] = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Open the dashboard on the store (one process; the store is locked while it runs)."""
+    _serve(store or default_store(), host, port, token, no_browser, output)
+
+
+@app.command()
+def demo(
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8501,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
+    output: Output = Format.TEXT,
+) -> None:
+    """Load the sample incidents into a temporary store and open the dashboard on one of them."""
+    from importlib.resources import files
+
+    incidents = Path(str(files("sample_data").joinpath("incidents")))
+    with tempfile.TemporaryDirectory(prefix="weaklink-demo-") as folder:
+        path = Path(folder) / "demo.duckdb"
+        with _open(path) as opened:
+            found = sorted(p for p in incidents.iterdir() if p.is_dir() and not p.name.startswith("_"))
+            for incident in found:
+                typer.echo(f"loading {incident.name}", err=True)
+                _load(opened, [incident], None)
+        _serve(path, "127.0.0.1", port, None, no_browser, output, bundle="prefill_backlog")
+
+
+def _serve(path: Path, host: str, port: int, token: str | None, no_browser: bool, output: Format, bundle: str | None = None) -> None:
+    from app.server import ServerError, serve as run
+
+    if host not in {"127.0.0.1", "localhost", "::1"} and not token:
+        _fail(f"--host {host}: others could read the recordings; give --token or WEAKLINK_TOKEN", 1)
+    url = f"http://{host}:{port}"
+    typer.echo(json.dumps({"url": url, "store": str(path)}) if output is Format.JSON else f"weaklink on {url} (store {path}); stop with Ctrl-C")
+    try:
+        run(path, host=host, port=port, token=token, open_browser=not no_browser, bundle=bundle)
+    except ServerError as error:
+        _fail(str(error), 1)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    cast(Any, app)()

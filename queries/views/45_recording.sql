@@ -1,0 +1,20 @@
+-- One row: a bundle that was loaded, with the servers and the span of time that it covers.
+CREATE OR REPLACE VIEW recording AS
+WITH seen AS (
+  SELECT file_id, instance, min(ts) AS start_ts, max(ts) AS end_ts FROM scrape WHERE ok AND timed GROUP BY ALL
+  UNION ALL
+  SELECT s.file_id, f.instance, min(s.ts), max(s.ts) FROM stat AS s JOIN source_file AS f USING (file_id) GROUP BY ALL
+  UNION ALL
+  SELECT s.file_id, f.instance, min(s.ts), max(s.ts) FROM step AS s JOIN source_file AS f USING (file_id) GROUP BY ALL
+  UNION ALL
+  SELECT file_id, instance, NULL, NULL FROM scrape WHERE ok AND NOT timed GROUP BY ALL
+)
+SELECT
+  f.bundle,
+  list_sort(list_distinct(list(seen.instance))) AS instances,
+  min(seen.start_ts) AS start_ts,      -- NULL: nothing in it carries a clock
+  max(seen.end_ts) AS end_ts,
+  min(f.loaded_at) AS loaded_at,
+  count(DISTINCT f.file_id) AS files   -- files with time series
+FROM seen JOIN source_file AS f USING (file_id)
+GROUP BY f.bundle;
