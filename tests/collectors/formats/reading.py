@@ -1,6 +1,7 @@
 """What the tests of the readers share: samples, rows as dictionaries, and input that goes wrong in every way."""
 
 import functools
+import gzip
 import io
 import json
 import tomllib
@@ -159,3 +160,32 @@ def check_manifest(module: ModuleType) -> None:
     entries = tomllib.loads((SAMPLES / module.NAME / "manifest.toml").read_text())["file"]
     assert sorted(entry["name"] for entry in entries) == [f"{file.parent.name}/{file.name}" for file in samples(module)]
     assert all(set(entry) == {"name", "source", "version", "what"} for entry in entries)
+
+
+OTHERS: Final = {  # heads of files that lie beside ours in a bundle, and are none of them
+    "empty": b"",
+    "truth.json": b'{\n "client": {\n  "ttft_s": {"n": 225, "mean": 0.129}}, "segments": {"warmup": {}}}\n',
+    "scenario.json": b'{\n "name": "slots",\n "server_args": ["--max-num-seqs", "16"],\n "segments": [{"n": 6000}]}\n',
+    "bench.json": b'{"date": "20261129-120000", "backend": "vllm", "model_id": "m", "ttfts": [0.1], "input_lens": [3]}',
+    "aiperf": b'{"metadata": {"x_request_id": "a", "request_start_ns": 1}, "metrics": {"time_to_first_token": {"value": 1}}}\n',
+    "proxy.jsonl": b'{"t": 1795977636.4, "id": "w1", "prefill_start": 0.0005, "decode_start": 0.03, "end": 0.15}\n',
+    "README.md": b"# slots\n\nvLLM 0.24.0.\n\n```\nvllm serve ./m8b --port 35623\n```\n\nvllm:num_requests_running rose.\n",
+    "log": b"(APIServer pid=101) INFO 11-29 12:00:10 [loggers.py:248] Engine 000: Running: 12 reqs, Waiting: 3 reqs\n"
+    b"(APIServer pid=101) INFO 11-29 12:00:11 [api_server.py:1] vllm serve ./m\n",
+    "JSON log": b'{"asctime": "2026-11-29 12:00:10,123", "levelname": "INFO", "message": "vllm serve ./m", "process": 101}\n',
+    "compose.yaml": b"services:\n  vllm:\n    command: vllm serve ./m --port 8000\n",
+    "list": b'["vllm", "serve", "./m"]',
+}
+
+
+def refuses(module: ModuleType) -> list[str]:
+    """Return the names of those heads, and of other formats' samples, that a format wrongly takes for its own."""
+    wrong = [name for name, head in OTHERS.items() if module.sniff(head)]
+    for folder in SAMPLES.glob("*/"):
+        if folder.name != module.NAME:
+            wrong += [str(file) for file in folder.glob("good/*") if file.name != "manifest.toml" and module.sniff(_head(file))]
+    return wrong
+
+
+def _head(file: Path) -> bytes:
+    return (gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes())[:HEAD]
