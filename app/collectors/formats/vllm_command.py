@@ -69,7 +69,7 @@ _END: Final = re.compile(r"[0-9]*>|&>|\|\|?$|&&?$|;")
 _OPTION: Final = re.compile(r"--?[A-Za-z]")
 _SWITCH: Final = re.compile(r"(?:enable|disable|enforce|trust|use|return|async|headless|aggregate|skip|show)(?:_|$)")
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
-_FLOAT: Final = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,3})?|-?\.[0-9]+")
+_FLOAT: Final = re.compile(r"-?(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?|[0-9]+[eE][-+]?[0-9]{1,3})")
 _SIZE: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([kKmMgGtT])")
 _SIZED: Final = re.compile(r"(?:_len|_tokens|_bytes|_seqs|_threshold)$")
 _SECRET: Final = re.compile(
@@ -88,7 +88,7 @@ def sniff(head: bytes) -> bool:
     if fields or len(head) >= 1 << 16 or text.lstrip().startswith(("{", "[")):  # no script around a command is that long
         return _kind(fields) is not None
     found = [_shell(line) for _, line in _logical(enumerate(text.splitlines(keepends=True), 1))]
-    return any(isinstance(args, dict) for args in found) and None not in found
+    return any(found) and None not in found
 
 
 def read(stream: BinaryIO, reference_ts: float) -> Iterator[Batch]:  # noqa: ARG001 (no times here)
@@ -191,10 +191,13 @@ def _shell(text: str) -> dict[str, Any] | None:
     words = None if words is None else _after(words)
     if words is None:
         return {} if _SHELL.match(text) else None
-    end = next((at for at, word in enumerate(words) if _END.match(word)), len(words))
-    words = words[:end]
-    if words and words[-1].endswith(";"):
-        words[-1] = words[-1][:-1]
+    for at, word in enumerate(words):
+        if _END.match(word):
+            words = words[:at]
+            break
+        if word.endswith(";"):
+            words = [*words[:at], word[:-1]]
+            break
     if not text.endswith("\n"):
         options = [at for at, word in enumerate(words) if _OPTION.match(word)]
         words = words[: options[-1]] if options else []
@@ -229,6 +232,8 @@ def _parse(words: list[str]) -> dict[str, Any] | None:
         end = next((i for i in range(at + 1, len(words)) if _OPTION.match(words[i])), len(words))
         values = ([value] if equals else []) + words[at + 1 : end]
         at = end
+        if len(values) > 1 and values[0].startswith(("{", "[")):  # JSON whose quotes a shell took
+            values = [" ".join(values)]
         name, _, path = key.lstrip("-").partition(".")
         if not key.startswith("--"):
             if name[:1] == "O" and name[1:]:  # -O3
