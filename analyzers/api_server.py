@@ -29,14 +29,12 @@ def evidence(engine: Engine) -> list[str]:
     cores = cpu_cores(engine)
     if cores is not None:
         said.append(f"API server process at {cores:.2f} cores in its busiest quarter (one event loop: 1.0 is the most)")
-    took = engine.scrape.get("duration_s")
-    if took is not None and len(took):
-        ok = engine.scrape["ok"].astype(bool)
-        mid = np.isfinite(took)
-        if mid.any():
-            inside = ok | (np.cumsum(ok) > 0)
-            failed = int((inside & ~ok).sum())
-            said.append(f"a scrape took {1000 * float(np.nanmean(took[mid & inside])) if (mid & inside).any() else 0:.0f} ms on average, {failed} failed after the first success")
+    ok = engine.scrape.get("ok", np.zeros(0)).astype(bool)
+    seen = np.flatnonzero(ok)
+    if len(seen):
+        took, inside = engine.scrape["duration_s"][seen[0] : seen[-1] + 1], ok[seen[0] : seen[-1] + 1]
+        if np.isfinite(took).any():
+            said.append(f"a scrape took {1000 * float(np.nanmean(took)):.0f} ms on average, {int((~inside).sum())} failed between the first and the last success")
     t = engine.total
     if t.get("http_n") and t.get("e2e_n"):
         beyond = t.get("http_s", 0.0) / t["http_n"] - t.get("e2e_s", 0.0) / t["e2e_n"]

@@ -248,8 +248,9 @@ def _notes(window: Window) -> list[str]:
         took = e.scrape.get("ok")
         if took is not None and len(took):
             ok = took.astype(bool)
-            lost = int((~ok)[np.argmax(ok) :].sum()) if ok.any() else 0
+            seen = np.flatnonzero(ok)
+            lost = int((~ok)[seen[0] : seen[-1]].sum()) if len(seen) else 0
             if lost:
-                said.append(f"{e.instance}: {lost} scrapes failed after the first success: holes in the gauges")
+                said.append(f"{e.instance}: {lost} scrapes failed in between: holes in the gauges")
             break
     return said

@@ -36,10 +36,8 @@ def _with_scrape(engine: Engine) -> Engine:
 
 def _target(name: str, engine: Engine, signs: dict[str, Sign], named: str | None) -> Target:
     limiting = named if named and _concerns(name, named) else None
-    refusals = [Refusal("seconds of any link", MEASURE)]
     moe = moe_imbalance.refusal(engine)
-    if moe:
-        refusals.append(moe)
+    refusals = [*([moe] if moe else []), Refusal("seconds of any link", MEASURE)]
     refusals += [Refusal(f"more about {n}", s.measure) for n, s in signs.items() if s.measure]
     if not len(engine.stat.get("running", ())):
         refusals.append(Refusal("the state of the engine: no stats line and no gauge was found", "the server's log, or GET /metrics"))
@@ -85,6 +83,8 @@ def describe(engine: Engine) -> list[str]:
         said.append(f"nothing is stuck: {alone} steadily at {generated.mean():.0f} tokens/s ({1000 * per:.1f} ms a token each); latency is output length, so limit max_tokens or the thinking budget")
         if usage[-1] > usage[0]:
             said.append("KV use rises with the sequences' own growth")
+    elif waiting.max() == 0 and usage.max() < 0.9:
+        said.append("no pressure is seen: nothing waits and KV blocks are free")
     hits, prompts = stat["prefix_hit_ratio"], np.nan_to_num(stat["prompt_tokens_per_s"])
     if n >= 3 and np.isfinite(hits).all() and hits[-1] > hits[0] and float((prompts[1:] == 0).mean()) > 0.8 and waiting.max() > 0:
         said.append(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -10,9 +11,10 @@ import numpy as np
 
 from analyzers.model import Batch
 from app.collectors.formats import FORMATS
-from app.collectors.sources.bundle import BundleError, Member, members
+from app.collectors.sources.bundle import BundleError, Member, is_archive, members
 from app.store import Store
 
+HALF_YEAR_S: Final = 182 * 86400.0
 UNRECOGNISED: Final = "not recognised; expected one of the formats that `weaklink formats` lists"
 
 
@@ -45,11 +47,24 @@ def load(
 
     A file that fails leaves nothing behind and does not stop the others. Raises BundleError where a path is no bundle.
     """
+    moment = time.time() if now is None else now
     results: list[FileResult] = []
-    for path in paths:
-        with members(path) as found:
-            results += _Bundle(store, path, found, instances or {}, time.time() if now is None else now, progress).load()
+    for name, group in _bundles(list(paths)):
+        with ExitStack() as stack:
+            found = [member for path in group for member in stack.enter_context(members(path))]
+            results += _Bundle(store, name, found, instances or {}, moment, progress).load()
     return results
+
+
+def _bundles(paths: Sequence[Path]) -> list[tuple[str, list[Path]]]:
+    """Each folder or archive is a bundle; plain files named together are one, called after their folder."""
+    plain = [path for path in paths if path.is_file() and not is_archive(path)]
+    groups = [(path.name or path.resolve().name, [path]) for path in paths if path not in plain]
+    if len(plain) == 1:
+        groups.append((plain[0].name, plain))
+    elif plain:
+        groups.append((plain[0].resolve().parent.name, plain))
+    return groups
 
 
 def _format_of(head: bytes) -> Any | None:
@@ -60,12 +75,12 @@ def _format_of(head: bytes) -> Any | None:
 class _Bundle:
     """The files of one bundle on their way into the store: they explain each other's server and year."""
 
-    def __init__(self, store: Store, path: Path, found: Sequence[Member], instances: Mapping[str, str], now: float, progress: Progress | None) -> None:
-        self.store, self.path, self.found, self.now = store, path, found, now
+    def __init__(self, store: Store, bundle: str, found: Sequence[Member], instances: Mapping[str, str], now: float, progress: Progress | None) -> None:
+        self.store, self.bundle, self.found, self.now = store, bundle, found, now
         self.asked = instances
         self.progress = progress or (lambda _: None)
-        self.bundle = path.name or path.resolve().name
-        self.reference_ts = now
+        # nothing with a full time read yet: a stamp without a year is of the last twelve months
+        self.reference_ts = now - HALF_YEAR_S
         self.files: list[tuple[int, Member, str]] = []  # file id, member, format
         self.untimed = 0
 

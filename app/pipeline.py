@@ -42,7 +42,7 @@ def window_of(store: Store, start: float | None = None, end: float | None = None
         for pair in pairs if engines is None or pair[1] in engines or f"{pair[0]}/{pair[1]}" in engines
     )
     restarts = int(sum(row[0] for row in store.rows("SELECT sum(restarted::INT) FROM epoch WHERE ts > $low AND ts <= $high GROUP BY instance", bounds)))
-    return Window(*_span(interval, stat, scrape, found, start, end), engines=found, restarts=max(restarts, _log_restarts(store, bounds)))
+    return Window(*_span(interval, stat, scrape, found, start, end), engines=found, restarts=restarts + _log_restarts(store, bounds))
 
 
 def attribution_for(store: Store, start: float | None = None, end: float | None = None, engines: Sequence[str] | None = None) -> Attribution:
@@ -227,10 +227,11 @@ def _span(interval: Columns, stat: Columns, scrape: Columns, engines: Sequence[E
 
 
 def _log_restarts(store: Store, bounds: Mapping[str, float]) -> int:
-    """Restarts that a log shows: start lines of one server beyond its first."""
+    """Restarts that only logs show: lines with the arguments (one a start, however many API servers) beyond the first."""
     found = store.rows(
-        "SELECT count(*) - 1 FROM event_row WHERE kind = 'listening' AND ts >= $low AND ts <= $high GROUP BY instance, file", bounds)
-    return max((row[0] for row in found), default=0)
+        "SELECT instance, count(*) - 1 FROM event_row WHERE kind = 'args' AND ts >= $low AND ts <= $high "
+        "AND NOT EXISTS (SELECT 1 FROM scrape WHERE scrape.instance = event_row.instance AND ok AND timed) GROUP BY instance, file", bounds)
+    return sum(max(0, int(row[1])) for row in found)
 
 
 __all__ = ["Level", "attribution_for", "facts_of", "window_of"]

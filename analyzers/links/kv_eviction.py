@@ -104,11 +104,11 @@ def sign(engine: Engine) -> Sign | None:
     slots = f", below max_num_seqs ({cap:.0f})" if isinstance(cap, int | float) else ""
     return Sign(
         min(1.0, 0.5 + float(held.mean())),
-        f"KV blocks limit admission: use {100 * float(usage.min()):.1f} to {100 * float(usage.max()):.1f} % with {_range(waiting)} waiting and {_range(running)} running{slots}",
+        f"KV blocks limit admission: use {_range(100 * usage, 1)} % with {_range(waiting)} waiting and {_range(running)} running{slots}",
         "vllm:num_preemptions_total (/metrics): the log never shows preemptions",
     )
 
 
-def _range(values: np.ndarray) -> str:
+def _range(values: np.ndarray, digits: int = 0) -> str:
     low, high = float(values.min()), float(values.max())
-    return f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
+    return f"{low:.{digits}f}" if low == high else f"{low:.{digits}f} to {high:.{digits}f}"

@@ -106,9 +106,16 @@ def _body(targets: dict[str, Target], asked: str | None, a: Attribution) -> list
         lines.append(f"Close behind: {by_name(second.link).LINK.title} with {amount(second.seconds, name)}.")
     elif second is not None:
         lines.append(f"Runner-up: {by_name(second.link).LINK.title}, {amount(second.seconds, name)}.")
-    lines += [f"{headline(other)}" for key, other in targets.items() if key != name]
+    lines += [_brief(other, t) for key, other in targets.items() if key != name]
     lines += ["", *_chain(t), *_lists(t, a)]
     return lines
+
+
+def _brief(other: Target, t: Target) -> str:
+    """Another target's verdict; where it says the same without seconds, only that."""
+    if other.measured_s is None and other.verdict == t.verdict and other.limiting == t.limiting:
+        return f"The same holds for {NAMES[other.name]}."
+    return headline(other)
 
 
 def _chain(t: Target) -> list[str]:
@@ -142,6 +149,9 @@ def _lists(t: Target, a: Attribution) -> list[str]:
     out = [f"{by_name(p.link).LINK.title.lower()} ({p.fact or '; '.join(p.conditions)})" for p in t.parts if not p.used and p.status != "unknown"]
     if out:
         lines += ["", "Ruled out: " + "; ".join(out)]
+    off = [f"{by_name(p.link).LINK.title.lower()} ({'; '.join(p.conditions)})" for p in t.parts if not p.used and p.status == "unknown"]
+    if off and t.measured_s is not None:
+        lines += ["", "Not known, and not needed for the verdict: " + "; ".join(off)]
     if t.cannot_determine:
         lines += ["", "Cannot determine:"] + [f"  ? {r.what}. Measure: {r.measure}" for r in t.cannot_determine]
     said = [*t.conditions, *(t.part(t.limiting).conditions if t.limiting else ()), *a.notes]

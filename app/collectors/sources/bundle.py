@@ -110,15 +110,30 @@ def members(path: Path) -> Iterator[list[Member]]:
     elif not path.is_file():
         raise BundleError(f"{path}: neither a file nor a folder")
     else:
-        with path.open("rb") as file:
-            start = file.read(512)
         with tempfile.TemporaryDirectory(prefix="weaklink-") as folder:
-            if start.startswith((b"PK\x03\x04", b"PK\x05\x06")) or path.suffix.lower() == ".zip":
+            kind = _kind(path)
+            if kind == "zip":
                 yield sorted(_from_zip(path, Path(folder)), key=lambda member: member.name)
-            elif _is_tar(path, start):
+            elif kind == "tar":
                 yield sorted(_from_tar(path, Path(folder)), key=lambda member: member.name)
             else:
                 yield [_on_disk(path, path.name)]
+
+
+def is_archive(path: Path) -> bool:
+    """True for a .zip or .tar(.gz) file, by content (a damaged one by its suffix)."""
+    return _kind(path) is not None
+
+
+def _kind(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            start = file.read(512)
+    except OSError:
+        return None
+    if start.startswith((b"PK\x03\x04", b"PK\x05\x06")) or path.suffix.lower() == ".zip":
+        return "zip"
+    return "tar" if _is_tar(path, start) else None
 
 
 def _walk(folder: Path) -> Iterator[Path]:
