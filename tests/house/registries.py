@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Final
 
 WHERE: Final = {  # registry -> modules that may hold it
-    "CHAIN": ("analyzers",),
+    "CHAIN": ("analyzers.links",),
     "HYPOTHESES": ("analyzers.hypotheses",),
     "FORMATS": ("app.collectors.formats",),
     "SOURCES": ("app.collectors.sources",),

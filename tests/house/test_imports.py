@@ -19,6 +19,7 @@ MAY_IMPORT: Final = {
     "queries": None,  # not even the standard library
     "analyzers": ("analyzers", "numpy"),
     "app": (),
+    "app.__main__": ("app.cli",),
     "app.collectors": (
         "analyzers.model",
         "app.collectors",

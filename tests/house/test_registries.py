@@ -20,6 +20,7 @@ from app.collectors.formats import MAX_REJECTED
 SECTIONS: Final = ("What it is", "Why it costs latency", "How it is computed", "What to try")
 QUERIES: Final = ROOT / "queries"
 SAMPLES: Final = ROOT / "sample_data" / "formats"
+INCIDENTS: Final = ROOT / "sample_data" / "incidents"
 HEAD: Final = 64 * 1024  # bytes that sniff sees
 NOON: Final = 1764504000.0  # 2025-11-30 12:00 UTC, an instant for stamps without a year
 JUNK: Final = (b"", b"\n", b"\0" * 100, bytes(range(256)), b"{}", b"[]\n", b"a,b\n1,2\n", b"hello world\n", b"\xff\xfe\x00{")
@@ -101,17 +102,24 @@ def test_every_format_has_good_and_bad_samples():
     assert not bare, f"no file in sample_data/formats for {bare}"
 
 
-def test_every_sample_folder_says_what_it_holds():
-    bare = []
+def test_every_sample_is_described_in_its_manifest():
+    wrong = []
     for module in members("FORMATS"):
-        for kind in ("good", "bad"):
-            places = (SAMPLES / module.NAME / kind / "manifest.toml", SAMPLES / module.NAME / "manifest.toml")
-            manifest = next((place for place in places if place.exists()), None)
-            if manifest is None:
-                bare.append(f"{module.NAME}/{kind}")
-            else:
-                assert tomllib.loads(manifest.read_text()), manifest
-    assert not bare, f"no manifest.toml for {bare}"
+        folder = SAMPLES / module.NAME
+        if not (folder / "manifest.toml").exists():
+            wrong.append(f"{module.NAME}: no manifest.toml")
+            continue
+        described = tomllib.loads((folder / "manifest.toml").read_text()).get("file", [])
+        names = {entry["name"] for entry in described}
+        files = {str(file.relative_to(folder)) for kind in ("good", "bad") for file in samples(module, kind)}
+        wrong += [f"{module.NAME}/{name}: only the manifest or only the folder has it" for name in sorted(names ^ files)]
+        wrong += [
+            f"{module.NAME}/{entry['name']}: no {key}"
+            for entry in described
+            for key in ("source", "version", "what")
+            if not entry.get(key)
+        ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_sample_folder_belongs_to_a_format():
@@ -195,6 +203,35 @@ def test_every_link_has_its_evidence():
     evidence = {file.stem for file in (QUERIES / "evidence").glob("*.sql")}
     if members("CHAIN"):
         assert evidence == {last_name(module) for module in members("CHAIN")}
+
+
+def test_every_link_has_its_incident():
+    """One recording each, and a healthy one beside them."""
+    links = {last_name(module) for module in members("CHAIN")}
+    if links:
+        assert {folder.name for folder in INCIDENTS.glob("*/") if not folder.name.startswith("_")} == {*links, "healthy"}
+
+
+def test_every_incident_says_where_it_comes_from():
+    wrong = []
+    for folder in sorted(INCIDENTS.glob("[!_]*/")):
+        manifest = tomllib.loads((folder / "manifest.toml").read_text())
+        wrong += [
+            f"{folder.name}: no {key}" for key in ("title", "kind", "vllm_version", "hardware", "flags") if not manifest.get(key)
+        ]
+        if manifest.get("kind") not in {"recorded", "simulated"}:
+            wrong.append(f"{folder.name}: kind is neither recorded nor simulated")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_file_of_an_incident_is_claimed_by_one_format():
+    wrong = []
+    for file in sorted(INCIDENTS.glob("[!_]*/*")):
+        if file.name != "manifest.toml":
+            claims = [module.NAME for module in members("FORMATS") if module.sniff(opened(file)[:HEAD])]
+            if len(claims) != 1:
+                wrong.append(f"{file.relative_to(ROOT)}: claimed by {claims}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_report_has_its_shape():
