@@ -14,11 +14,10 @@ Traps
     - Speculation and KV transfer lines name no engine: theirs is the engine of the stats line before them.
     - Without a line end the last number of a file may be cut (8192 -> 81): only records that end in a unit are taken there.
 
-How it is fast: lines that differ only in digits have the same shape. One line of each shape is understood by the patterns of
-`vllm_log_lines`, the others of that shape are read as a table of numbers at once, by Arrow.
+Beside it: `vllm_log_lines` (heads, the frequent records), `vllm_log_events` (what else a record says), `vllm_log_repr`
+(arguments), `vllm_log_table` (many lines at once), `vllm_log_rows` (dates and units).
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -28,12 +27,29 @@ from statistics import median
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as arrow_csv
 
 from analyzers.model import Array, Batch
-from app.collectors.formats import vllm_log_lines as say
 from app.collectors.formats.json_lines import CUT, READ_ERRORS, Tally
+from app.collectors.formats.vllm_log_events import EXPECTED, Cut, Finding, call_of, understand
+from app.collectors.formats.vllm_log_lines import (
+    BODY,
+    LITERALS,
+    NAN,
+    START,
+    TRANSPORT,
+    WHOLE,
+    Record,
+    Stamp,
+    begins,
+    behind_transport,
+    engine_of,
+    records,
+    row_of,
+    stamp_of,
+    whole,
+)
+from app.collectors.formats.vllm_log_rows import NONE, Calendar, EventRow, Part, Row, batches
+from app.collectors.formats.vllm_log_table import Form, learn, read_table, shapes
 
 NAME: Final = "vllm_log"
 BLOCK: Final = 1 << 20  # bytes read at once
@@ -41,50 +57,23 @@ MAX_LINE: Final = 1 << 20
 SHAPES: Final = 4096  # shapes learned at most: paths of access lines may differ without end
 FEW: Final = 8  # lines of a shape below which the pattern is cheaper than a table
 JOINS: Final = 4  # lines that one wrapped record may span, beyond its first
+SHORT: Final = 200  # bytes of a line of unknown meaning that may be the begin of a wrapped record
 NEAR: Final = 6  # lines between the version and the model in the start-up banner
 PATHS: Final = 1000  # distinct method, path, status kept
-OFFSETS: Final = 10_000  # pairs of stamps kept for the offset of the clocks
-SHORT: Final = 200  # bytes of a line of unknown meaning that may be the begin of a wrapped record
-FOLLOWS: Final = ("spec_decode", "kv_transfer")
+BOM: Final = b"\xef\xbb\xbf"
 
 _ANSI: Final = re.compile(rb"(?:\x1b|#033|\^\[)\[[0-?]*[ -/]*[@-~]")
 _NULS: Final = re.compile(rb"^\0+", re.MULTILINE)
-_ZEROS: Final = bytes(48 if 48 <= code <= 57 else code for code in range(256))
-_DIGITS: Final = frozenset(b"0123456789.")
 _STARTED: Final = re.compile(rb"Started server process \[(\d{1,10})\]")
 _BENCH: Final = re.compile(rb"Serving Benchmark Result|Traffic request rate: |Namespace\(subparser='bench'")
-
-
-class _Form(NamedTuple):
-    """A shape of line that was understood: where its numbers stand in a row of the table that `table` and `drop` make."""
-
-    kind: str
-    table: bytes
-    drop: bytes
-    width: int
-    columns: dict[str, int]
-    found: dict[str, bytes | None]
-
-
-class _Part(NamedTuple):
-    """Rows of one table, not yet dated: arrays of equal length."""
-
-    kind: str
-    line: Array
-    year: Array
-    code: Array
-    tod: Array
-    iso: Array
-    fine: Array
-    engine: Array
-    values: dict[str, Array]
+_ALONE: Final = (("step", b" context requests, "), ("stat", b"KV cache usage: "), ("stat", b"Avg prompt throughput: "))
 
 
 class _Said(NamedTuple):
     """What one record says. `reason`: it is not whole; None for the record: it is not even a record."""
 
-    record: say.Record | None
-    findings: list[say.Finding]
+    record: Record | None
+    findings: list[Finding]
     reason: str | None = None
 
 
@@ -100,77 +89,81 @@ class _Held:
 
 @dataclass(slots=True)
 class _State:
-    """What is remembered between blocks, and the rows of the present one."""
+    """What is remembered from block to block, and the rows of the present one."""
 
-    anchor: float  # the last instant seen, from which a stamp takes its year
+    calendar: Calendar
     tally: Tally = field(default_factory=Tally)
-    forms: dict[bytes, int] = field(default_factory=dict)
-    known: list[_Form] = field(default_factory=list)
+    numbers: dict[bytes, int] = field(default_factory=dict)  # shape -> its place in `forms`
+    forms: list[Form] = field(default_factory=list)
     held: _Held | None = None
-    start: tuple[int, say.Record, dict[str, Any]] | None = None
-    dated: bool = False
+    start: tuple[int, Record, dict[str, Any]] | None = None  # waits for the banner's line with the model
     pid: str | None = None
     several: bool = False  # more than one API server
     instance: str | None = None
-    engine: int = -1  # of the last stats line
-    offsets: list[float] = field(default_factory=list)
     calls: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     counted: Counter[str] = field(default_factory=Counter)
-    deaths: set[tuple[str, int | None]] = field(default_factory=set)
-    parts: list[_Part] = field(default_factory=list)
-    rows: dict[str, list[tuple[int, say.Stamp, int, dict[str, float]]]] = field(default_factory=lambda: {"step": [], "stat": []})
-    events: list[tuple[int, say.Stamp, int | None, str, dict[str, Any]]] = field(default_factory=list)
+    deaths: set[tuple[str, int]] = field(default_factory=set)
+    parts: list[Part] = field(default_factory=list)
+    rows: dict[str, list[Row]] = field(default_factory=lambda: {"step": [], "stat": []})
+    events: list[EventRow] = field(default_factory=list)
     rejects: list[tuple[int, str]] = field(default_factory=list)
 
 
 def sniff(head: bytes) -> bool:
     """Recognise vLLM's record heads, its JSON records, or access lines of its API server; not the output of a benchmark."""
-    text = _clean(head.removeprefix(b"\xef\xbb\xbf"))
+    text = _clean(head.removeprefix(BOM))
     return not _BENCH.search(text) and any(map(_ours, text.split(b"\n")))
 
 
 def _ours(line: bytes) -> bool:
     line = line[:2000]
-    transport = say.TRANSPORT.match(line)
-    at = transport.end() if transport else 0
+    at = behind_transport(line)
     if line.startswith(b"{", at):
-        mark = b'"log":' in line and say.START.search(line)
-        return bool(mark) or (b'"asctime": "' in line and b'"message": "' in line and (b'"vllm' in line or b'"uvicorn' in line))
-    head = say.START.search(line, at)
-    if head is None or any(mark in line[: head.start()] for mark in b'",#<'):
+        docker = b'"log":' in line and START.search(line) is not None
+        return docker or (b'"asctime": "' in line and b'"message": "' in line and (b'"vllm' in line or b'"uvicorn' in line))
+    head = START.search(line, at)
+    if head is None or any(mark in line[: head.start()] for mark in (b'"', b",", b"#", b"<")):
         return False
+    body = line[head.end() :]
     if head["om"] is not None:
         return True
-    body = line[head.end() :]
     if head["level"] is not None:  # an access line
         return head["process"] is not None or b" /v1/" in body
-    return any(pattern.match(body) for kind in ("step", "stat") for pattern in say.BODY[kind])
+    return any(pattern.match(body) for kind in ("step", "stat") for pattern in BODY[kind])
 
 
 def read(stream: BinaryIO, reference_ts: float, *, block: int = BLOCK) -> Iterator[Batch]:
-    """Yield batches of step, stat and event, one of each a `block` bytes; the last events carry the counts of a file."""
-    state = _State(anchor=min(max(reference_ts, 0.0), 2.5e11) if reference_ts == reference_ts else 0.0)  # noqa: PLR0124
+    """Yield batches of step, stat and event, one of each a `block` bytes; the last events carry the counts of the file."""
+    state = _State(Calendar(anchor=min(max(reference_ts, 0.0), 2.5e11)))
     damaged = False
     for text, ended in _blocks(stream, block):
         if text is None:
             damaged = True
             continue
-        clean = _clean(text.removeprefix(b"\xef\xbb\xbf") if not state.tally.lines else text)
-        _block(state, clean, ended=ended)
+        _block(state, _clean(text if state.tally.lines else text.removeprefix(BOM)), ended=ended)
         yield from _flush(state)
     _release(state)
     _counts(state)
     yield from _flush(state)
     if damaged:
-        state.tally.lines += state.tally.lines == 0
+        state.tally.lines = max(state.tally.lines, 1)
         state.tally.reject(state.tally.lines, CUT)
-    offset = median(state.offsets) if state.offsets else None
+    offsets = state.calendar.offsets
     for batch in state.tally.batches(instance=state.instance, pid=None if state.several else state.pid):
-        extra = {"clock_offset_s": [offset]} if batch.table == "source_file" else {}
+        extra = {"clock_offset_s": [median(offsets) if offsets else None]} if batch.table == "source_file" else {}
         yield Batch(batch.table, {**batch.columns, **extra})
 
 
-# ------------------------------------------------------------------------------------------------------------ blocks
+def _flush(state: _State) -> Iterator[Batch]:
+    made, rejects = batches(state.calendar, state.parts, state.rows, state.events)
+    yield from made
+    for number, reason in sorted([*state.rejects, *rejects]):
+        state.tally.reject(number, reason)
+    state.parts, state.events, state.rejects = [], [], []
+    state.rows = {kind: [] for kind in state.rows}
+
+
+# -- blocks -----------------------------------------------------------------------------------------------------------
 
 
 def _blocks(stream: BinaryIO, size: int) -> Iterator[tuple[bytes | None, bool]]:
@@ -205,74 +198,30 @@ def _clean(text: bytes) -> bytes:
     return _NULS.sub(b"", text) if b"\0" in text else text
 
 
-def _shapes(text: bytes) -> list[bytes]:
-    """Return each line with one 0 in place of each number."""
-    raw = np.frombuffer(text.translate(_ZEROS), np.uint8)
-    other = raw != 48
-    keep = np.empty(len(raw), bool)
-    keep[:1] = True
-    np.logical_or(other[1:], other[:-1], out=keep[1:])
-    return raw[keep].tobytes().split(b"\n")
-
-
 def _block(state: _State, text: bytes, *, ended: bool) -> None:
-    shapes = _shapes(text)
+    """Read the lines of a block: those of known shape together, the others one by one, which teaches shapes."""
+    found = shapes(text)
     first = state.tally.lines + 1
-    state.tally.lines += len(shapes)
-    forms = np.fromiter(map(state.forms.get, shapes, repeat(-1)), np.int64, len(shapes))
+    state.tally.lines += len(found)
+    forms = np.fromiter(map(state.numbers.get, found, repeat(-1)), np.int64, len(found))
     if forms[0] >= 0 and (forms == forms[0]).all():
-        _many(state, state.known[forms[0]], text, np.arange(first, first + len(shapes)))
+        _many(state, state.forms[forms[0]], text, np.arange(first, first + len(found)))
         return
     lines = text.split(b"\n")
-    taught = len(state.known)
+    before = len(state.forms)
     for at in np.flatnonzero(forms < 0).tolist():
-        if len(state.known) > taught:
-            forms[at] = state.forms.get(shapes[at], -1)
+        if not lines[at]:
+            continue
+        if len(state.forms) > before:  # perhaps this shape was learned in this block
+            forms[at] = state.numbers.get(found[at], -1)
         if forms[at] < 0:
-            _slow(state, lines[at], shapes[at], first + at, ended=ended)
-    for form in np.unique(forms).tolist():
-        if form >= 0:
-            places = np.flatnonzero(forms == form)
-            _many(state, state.known[form], b"\n".join([lines[at] for at in places.tolist()]), places + first)
+            _one(state, lines[at], found[at], first + at, ended=ended)
+    for form in np.unique(forms[forms >= 0]).tolist():
+        places = np.flatnonzero(forms == form)
+        _many(state, state.forms[form], b"\n".join([lines[at] for at in places.tolist()]), places + first)
 
 
-# ------------------------------------------------------------------------------------------------- lines of known shape
-
-
-def _learn(state: _State, shape: bytes, kind: str, line: bytes, match: say.Match) -> None:
-    """Note where the numbers of a line stand, for all lines of its shape."""
-    if len(state.known) >= SHAPES:
-        return
-    found = match.groupdict()
-    names = (*say.STAMPS, "engine", "rank", *say.FIELDS.get(kind, ()))
-    spans = {name: match.span(name) for name in names if found.get(name) is not None} if kind != "access" else {}
-    cuts = set(line) - _DIGITS
-    for code in sorted(cuts):  # fewer cells are quicker to read: keep only those characters that part our numbers from others
-        if _cells(line, cuts - {code}, spans) is not None:
-            cuts.remove(code)
-    columns = _cells(line, cuts, spans)
-    if columns is None:
-        return
-    table, drop = _tables(cuts)
-    state.forms[shape] = len(state.known)
-    state.known.append(_Form(kind, table, drop, line.translate(table, drop).count(b",") + 1, columns, found))
-
-
-def _tables(cuts: set[int]) -> tuple[bytes, bytes]:
-    """Return arguments for bytes.translate: characters that become commas, characters that are dropped."""
-    return bytes(44 if code in cuts else code for code in range(256)), bytes(set(range(256)) - cuts - _DIGITS - {10})
-
-
-def _cells(line: bytes, cuts: set[int], spans: dict[str, tuple[int, int]]) -> dict[str, int] | None:
-    """Return the column of each number when the line is parted at `cuts`; None where a number does not stand alone."""
-    table, drop = _tables(cuts)
-    cells = line.translate(table, drop).split(b",")
-    columns = {name: line[:start].translate(table, drop).count(b",") for name, (start, _) in spans.items()}
-    alone = all(cells[columns[name]] == line[start:end] for name, (start, end) in spans.items())
-    return columns if alone else None
-
-
-def _many(state: _State, form: _Form, text: bytes, numbers: Array) -> None:
+def _many(state: _State, form: Form, text: bytes, numbers: Array) -> None:
     """Read lines of one shape."""
     if form.kind == "access":
         _calls(state, text.split(b"\n"), numbers)
@@ -280,98 +229,39 @@ def _many(state: _State, form: _Form, text: bytes, numbers: Array) -> None:
         for line, number in zip(text.split(b"\n"), numbers.tolist(), strict=True):
             _frequent(state, form.kind, line, number)
     else:
-        _table(state, form, text, numbers)
+        part, absurd = read_table(form, text, numbers)
+        state.parts.append(part)
+        state.rejects += [(number, EXPECTED["number"]) for number in absurd]
 
 
 def _calls(state: _State, lines: list[bytes], numbers: Array) -> None:
     """Count access lines of one shape: most end alike."""
     ends = [line[line.rfind(b" - ") + 3 :] for line in lines]
     for end, count in Counter(ends).items():
-        call = say.call_of(end)
+        call = call_of(end)
         if call is not None:
             _call(state, call, count)
         else:
-            state.rejects += [(int(n), say.EXPECTED["access"]) for n, e in zip(numbers, ends, strict=True) if e == end]
+            state.rejects += [(int(n), EXPECTED["access"]) for n, e in zip(numbers, ends, strict=True) if e == end]
 
 
 def _call(state: _State, call: tuple[str, str, int], count: int) -> None:
     state.calls[call if call in state.calls or len(state.calls) < PATHS else ("*", "*", call[2])] += count
 
 
-def _table(state: _State, form: _Form, text: bytes, numbers: Array) -> None:
-    """Read lines of one shape as a table of numbers."""
-    rows = text.translate(form.table, form.drop)
-    wanted = {str(at): pa.float64() for at in sorted(set(form.columns.values()))}
-    read_table = arrow_csv.read_csv(
-        pa.BufferReader(rows),
-        read_options=arrow_csv.ReadOptions(use_threads=False, column_names=[str(at) for at in range(form.width)], block_size=len(rows) + 1),
-        parse_options=arrow_csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
-        convert_options=arrow_csv.ConvertOptions(include_columns=list(wanted), column_types=wanted),
-    )
-    columns = {name: _array(read_table.column(str(at))) for name, at in form.columns.items()}
-    absurd = np.any([column >= say.TOO_BIG for column in columns.values()], axis=0)
-    if absurd.any():
-        state.rejects += [(int(number), say.EXPECTED["number"]) for number in numbers[absurd]]
-        numbers = numbers[~absurd]
-        columns = {name: column[~absurd] for name, column in columns.items()}
-    size = len(numbers)
-    unknown = np.full(size, np.nan)
-    values = {name: columns.get(name, unknown) for name in say.FIELDS[form.kind]}
-    if form.kind == "step":
-        values["dummy"] = np.full(size, float(bool(form.found["dummy_a"] or form.found["dummy_b"])))
-    engine = columns.get("engine", columns.get("rank", np.zeros(size)))
-    state.parts.append(_Part(form.kind, numbers, *_stamps(form, columns, size), engine.astype(np.int64), values))
+# -- single lines -----------------------------------------------------------------------------------------------------
 
 
-def _array(column: Any) -> Array:
-    """Return a column without gaps as an array; its own to_numpy() would import pandas."""
-    return np.concatenate([np.frombuffer(part.buffers()[1], np.float64, len(part), part.offset * 8) for part in column.chunks])
-
-
-def _stamps(form: _Form, columns: dict[str, Array], size: int) -> tuple[Array, Array, Array, Array, Array]:
-    """Return year, code, seconds of the day, a container's instant and whether it is fine, as in `Stamp`, for many lines."""
-    iso = np.full(size, np.nan)
-    broken = np.zeros(size, bool)
-    if "iy" in columns:
-        zone = columns.get("zh", 0.0) * 3600.0 + columns.get("zm", 0.0) * 60.0
-        days = _per_run(columns["iy"] * 1e4 + columns["im"] * 100 + columns["id"], lambda key: say.day_start(key // 1e4, key // 100 % 100, key % 100))
-        iso = days + _clock(*(columns[name] for name in ("ih", "in", "is"))) - (-zone if form.found["zs"] == b"-" else zone)
-        broken = np.isnan(iso) | (columns["im"] > 12) | (columns["id"] > 31)
-    letter = "j" if "jm" in columns else "o"
-    month, day, hour, minute, second = (columns[letter + part] for part in "mdhns")
-    year = columns.get("jy", np.full(size, -1.0))
-    tod = _clock(hour, minute, second) + columns.get("jf", 0.0) / 1000
-    broken |= np.isnan(tod) | (year == 0) | (day > 31)
-    code = np.where(broken, -1, np.minimum(month, 1e9) * 100 + np.minimum(day, 99)).astype(np.int64)
-    fine = (iso % 1 > 0) | ("jf" in columns)
-    return np.maximum(np.minimum(year, 1e9), 0).astype(np.int64), code, tod, np.where(broken, np.nan, iso), fine
-
-
-def _clock(hour: Array, minute: Array, second: Array) -> Array:
-    return np.where((hour < 24) & (minute < 60) & (second < 61), hour * 3600 + minute * 60 + second, np.nan)
-
-
-def _per_run(keys: Array, value: Any) -> Array:
-    """Return `value(key)` for each key, computed once for each run of equal keys: they change once a day."""
-    if not len(keys):
-        return np.zeros(0)
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(keys)) + 1])
-    return np.repeat([value(float(key)) for key in keys[starts]], np.diff([*starts, len(keys)]))
-
-
-# ---------------------------------------------------------------------------------------------------------- other lines
-
-
-def _slow(state: _State, line: bytes, shape: bytes, number: int, *, ended: bool) -> None:
+def _one(state: _State, line: bytes, shape: bytes, number: int, *, ended: bool) -> None:
     """Read a line of unknown shape; it may be the rest of the one before."""
     if state.held is not None:
         if _joined(state, state.held, line, number, ended=ended):
             return
         _release(state)
     if len(line) > MAX_LINE:
-        state.rejects.append((number, say.EXPECTED["long"]))
+        state.rejects.append((number, EXPECTED["long"]))
         return
-    for kind, literal in say.LITERALS.items():
+    for kind, literal in LITERALS.items():
         if literal in line and _frequent(state, kind, line, number, shape):
             return
     said = _say(line, ended=ended)
@@ -385,11 +275,9 @@ def _slow(state: _State, line: bytes, shape: bytes, number: int, *, ended: bool)
 
 def _joined(state: _State, held: _Held, line: bytes, number: int, *, ended: bool) -> bool:
     """Join a line without a head to the one before, where both make a record or may with the next one."""
-    transport = say.TRANSPORT.match(line)
-    rest = line[transport.end() if transport else 0 :]
-    if number != held.last + 1 or held.last - held.first >= JOINS or len(line) > MAX_LINE or say.begins(line):
+    if number != held.last + 1 or held.last - held.first >= JOINS or len(line) > MAX_LINE or begins(line):
         return False
-    text = held.text + rest
+    text = held.text + line[behind_transport(line) :]
     said = _say(text, ended=ended)
     if said and said[-1].findings and not said[-1].reason:
         state.held = None
@@ -411,57 +299,60 @@ def _release(state: _State) -> None:
 def _say(line: bytes, *, ended: bool) -> list[_Said]:
     """Return what each record of a line says; nothing where it has no record."""
     try:
-        records = list(say.records(line) or ())
+        found = list(records(line) or ())
     except ValueError:
         ours = b'"asctime"' in line or b'"message"' in line
-        return [_Said(None, [], say.EXPECTED["json"])] if ours else []
+        return [_Said(None, [], EXPECTED["json"])] if ours else []
     said = []
-    for at, record in enumerate(records):
+    for at, record in enumerate(found):
         try:
-            said.append(_Said(record, say.understand(record, ended=ended or at + 1 < len(records))))
-        except say.Cut as cut:
+            said.append(_Said(record, understand(record, ended=ended or at + 1 < len(found))))
+        except Cut as cut:
             said.append(_Said(record, list(cut.findings), cut.reason))
     return said
 
 
 def _frequent(state: _State, kind: str, line: bytes, number: int, shape: bytes | None = None) -> bool:
     """Read a line that holds one frequent record and nothing else, and learn its shape; False if it is none."""
-    match = next((found for pattern in say.WHOLE[kind] if (found := pattern.fullmatch(line))), None)
+    match = next((hit for pattern in WHOLE[kind] if (hit := pattern.fullmatch(line))), None)
     if match is None:
         return False
     found = match.groupdict()
     if kind == "access":
         _calls(state, [line], np.array([number]))
+    elif (row := row_of(kind, found)) is not None:
+        state.rows[kind].append((number, stamp_of(found), engine_of(found), row))
     else:
-        row = say.row_of(kind, found)
-        if row is None:
-            state.rejects.append((number, say.EXPECTED["number"]))
-            return True
-        state.rows[kind].append((number, say.stamp_of(found), say.engine_of(found), row))
+        state.rejects.append((number, EXPECTED["number"]))
     if shape is not None:
-        _learn(state, shape, kind, line, match)
         _server(state, (found.get("process") or b"").decode(), (found.get("pid") or b"").decode(), found.get("rank"))
+        form = learn(kind, line, match) if len(state.forms) < SHAPES else None
+        if form is not None:
+            state.numbers[shape] = len(state.forms)
+            state.forms.append(form)
     return True
 
 
 def _headless(state: _State, line: bytes, number: int) -> None:
     """Read a line without a record head: a message alone, as people paste it, or uvicorn's start."""
-    transport = say.TRANSPORT.match(line)
-    at = transport.end() if transport else 0
-    body = line[at:].strip()
-    for kind, literal in (("step", b" context requests, "), ("stat", b"KV cache usage: "), ("stat", b"Avg prompt throughput: ")):
+    transport = TRANSPORT.match(line)
+    found = transport.groupdict() if transport else {}
+    body = line[behind_transport(line) :].strip()
+    for kind, literal in _ALONE:
         if literal in body:
-            found = transport.groupdict() if transport else {}
-            record = say.Record(say.stamp_of(found), "", "", found, body)
+            record = Record(stamp_of(found), "", "", found, body)
             try:
-                findings = say.understand(record, ended=True)
-            except say.Cut:
+                findings = understand(record, ended=True)
+            except Cut:
                 findings = []
-            _enter(state, number, [_Said(record, findings, None if findings else say.EXPECTED[kind])])
+            _enter(state, number, [_Said(record, findings, None if findings else EXPECTED[kind])])
             return
     started = _STARTED.search(body)
     if started:
         _server(state, "APIServer", started[1].decode(), None)
+
+
+# -- what they say ----------------------------------------------------------------------------------------------------
 
 
 def _enter(state: _State, number: int, said: list[_Said]) -> None:
@@ -482,17 +373,17 @@ def _server(state: _State, process: str, pid: str, rank: bytes | None) -> None:
         state.pid = pid
 
 
-def _finding(state: _State, number: int, record: say.Record, finding: say.Finding) -> None:
+def _finding(state: _State, number: int, record: Record, finding: Finding) -> None:
     """Enter one row or event."""
     kind, fields = finding
     inside = record.process.startswith(("Engine", "Worker", "VllmWorker"))
-    engine = say.engine_of({"rank": record.found.get("rank")}) if inside else None
+    engine = engine_of({"rank": record.found.get("rank")}) if inside else NONE
     if kind in state.rows:
         label = fields.pop("engine")
-        state.rows[kind].append((number, record.stamp, say.whole(label) if label else engine or 0, fields))
+        state.rows[kind].append((number, record.stamp, whole(label) if label else max(engine, 0), fields))
     elif kind == "access":
         _call(state, (fields["method"], fields["path"], fields["status"]), 1)
-    elif kind in ("received", "added"):
+    elif kind in {"received", "added"}:
         state.counted[kind] += 1
     elif kind == "version":
         _begin(state)
@@ -501,7 +392,7 @@ def _finding(state: _State, number: int, record: say.Record, finding: say.Findin
         if state.start is not None and number - state.start[0] <= NEAR:
             state.start[2].update(fields)
             _begin(state)
-    elif kind in ("death", "error"):
+    elif kind in {"death", "error"}:
         _failure(state, number, record, engine, finding)
     else:
         if kind == "listening":
@@ -514,15 +405,15 @@ def _begin(state: _State) -> None:
     """Enter the start that waited for the banner's line with the model."""
     if state.start is not None:
         number, record, fields = state.start
-        state.events.append((number, record.stamp, None, "start", fields))
+        state.events.append((number, record.stamp, NONE, "start", fields))
         state.start = None
 
 
-def _failure(state: _State, number: int, record: say.Record, engine: int | None, finding: say.Finding) -> None:
+def _failure(state: _State, number: int, record: Record, engine: int, finding: Finding) -> None:
     """Enter an error; a death once per server life, for each process and request repeats it."""
     kind, fields = finding
     if kind == "error":
-        if record.found.get("level") not in (b"ERROR", b"CRITICAL"):
+        if record.found.get("level") not in {b"ERROR", b"CRITICAL"}:
             return
         kind = "death" if fields["text"].endswith("EngineDeadError") else "failed"
     if kind == "death":
@@ -534,153 +425,12 @@ def _failure(state: _State, number: int, record: say.Record, engine: int | None,
 
 
 def _counts(state: _State) -> None:
-    """Enter the counts of the whole file, at its last line."""
+    """Enter the counts of the whole file, at its last line and instant."""
     _begin(state)
-    stamp = say.Stamp(iso=state.anchor if state.dated else say.NAN)
+    stamp = Stamp(iso=state.calendar.anchor if state.calendar.dated else NAN)
     for (method, path, status), count in sorted(state.calls.items()):
         fields = {"method": method, "path": path, "status": status, "count": count}
-        state.events.append((state.tally.lines, stamp, None, "access", fields))
+        state.events.append((state.tally.lines, stamp, NONE, "access", fields))
     if state.counted:
-        fields = {kind: state.counted[kind] for kind in ("received", "added")}
-        state.events.append((state.tally.lines, stamp, None, "requests_logged", fields))
-
-
-# --------------------------------------------------------------------------------------------------------------- rows
-
-
-def _flush(state: _State) -> Iterator[Batch]:
-    """Date the rows of the block and yield them."""
-    parts = [*state.parts, *(_part(kind, rows) for kind, rows in state.rows.items() if rows)]
-    events = sorted(state.events, key=lambda event: event[0])
-    if events:
-        parts.append(_part("event", [(number, stamp, -1 if engine is None else engine, {}) for number, stamp, engine, _, _ in events]))
-    dates = _dated(state, parts)
-    for kind, columns_of in (("step", _step), ("stat", _stat)):
-        mine = [(part, ts, good) for part, (ts, good) in zip(parts, dates, strict=True) if part.kind == kind]
-        if mine:
-            yield from _batch(kind, mine, columns_of)
-    if events:
-        yield from _events(state, events, parts, *dates[-1])
-    state.engine = _last_engine(parts, state.engine)
-    state.parts, state.events, state.rows = [], [], {"step": [], "stat": []}
-    for number, reason in sorted(state.rejects):
-        state.tally.reject(number, reason)
-    state.rejects = []
-
-
-def _part(kind: str, rows: list[tuple[int, say.Stamp, int, dict[str, float]]]) -> _Part:
-    numbers, stamps, engines, values = zip(*rows, strict=True)
-    year, code, tod, iso, fine = (np.array(column) for column in zip(*stamps, strict=True))
-    names = values[0].keys()
-    return _Part(
-        kind, np.array(numbers), year, code, tod, iso, fine, np.array(engines), {name: np.array([row[name] for row in values]) for name in names}
-    )
-
-
-def _dated(state: _State, parts: list[_Part]) -> list[tuple[Array, Array]]:
-    """Return instants (NaN: unknown) and whether they may stand, for each part. Years follow from line to line."""
-    if not parts:
-        return []
-    line, year, code, tod, iso = (np.concatenate([getattr(part, name) for part in parts]) for name in ("line", "year", "code", "tod", "iso"))
-    order = np.argsort(line, kind="stable")
-    own = np.full(len(line), np.nan)
-    own[order] = _own(state, year[order], code[order], tod[order], iso[order])
-    ts = np.where(np.isnan(iso), own, iso)
-    good = (code == 0) | ~np.isnan(own)
-    both = order[~np.isnan(own[order]) & ~np.isnan(iso[order])][: OFFSETS - len(state.offsets)]
-    state.offsets += (iso[both] - own[both]).tolist()
-    known = ts[order][~np.isnan(ts[order]) & good[order]]
-    if len(known):
-        state.anchor, state.dated = float(known[-1]), True
-    for at in np.flatnonzero(~good):
-        state.rejects.append((int(line[at]), say.EXPECTED["date"]))
-    ends = np.cumsum([len(part.line) for part in parts])[:-1]
-    return list(zip(np.split(ts, ends), np.split(good, ends), strict=True))
-
-
-def _own(state: _State, year: Array, code: Array, tod: Array, iso: Array) -> Array:
-    """Return the instants of the lines' own stamps, in the order of the lines. NaN: none, or no such day."""
-    own = np.full(len(code), np.nan)
-    anchor = state.anchor
-    key = year * 10_000_000 + code
-    starts = [0, *(np.flatnonzero(np.diff(key)) + 1).tolist(), len(key)] if len(key) else [0]
-    for first, last in zip(starts[:-1], starts[1:], strict=True):
-        near = anchor if np.isnan(iso[first]) else float(iso[first])
-        own[first:last] = _day(int(year[first]), int(code[first]), near) + tod[first:last]
-        end = own[last - 1] if np.isnan(iso[last - 1]) else iso[last - 1]
-        anchor = anchor if np.isnan(end) else float(end)
-    return own
-
-
-def _day(year: int, code: int, near: float) -> float:
-    """Return the epoch seconds of a day; without a year of the one that is nearest. NaN: none, or no such day."""
-    if code <= 0:
-        return say.NAN
-    month, day = divmod(code, 100)
-    if year:
-        return say.day_start(year, month, day)
-    middle = int(1970 + near / 31_556_952)  # mean length of a year; one year off does not matter
-    for years in (range(middle - 1, middle + 2), range(middle - 8, middle + 9)):  # 29 February
-        days = [say.day_start(candidate, month, day) for candidate in years]
-        known = [start for start in days if start == start]  # noqa: PLR0124 (NaN: no such day)
-        if known:
-            return min(known, key=lambda start: abs(start + 43_200 - near))
-    return say.NAN
-
-
-def _batch(kind: str, mine: list[tuple[_Part, Array, Array]], columns_of: Any) -> Iterator[Batch]:
-    line = np.concatenate([part.line[good] for part, _, good in mine])
-    order = np.argsort(line, kind="stable")
-    values = {name: np.concatenate([part.values[name][good] for part, _, good in mine])[order] for name in mine[0][0].values}
-    engines = np.concatenate([part.engine[good] for part, _, good in mine])[order]
-    names = {engine: str(engine) for engine in np.unique(engines).tolist()}
-    head = {
-        "line": line[order],
-        "ts": np.concatenate([ts[good] for _, ts, good in mine])[order],
-        "engine": [names[engine] for engine in engines.tolist()],
-    }
-    if kind == "step":
-        head["fine"] = np.concatenate([part.fine[good] for part, _, good in mine])[order]
-    if len(line):
-        yield Batch(kind, {**head, **columns_of(values)})
-
-
-def _step(values: dict[str, Array]) -> dict[str, Array]:
-    whole = ("iteration", "context_requests", "context_tokens", "generation_requests", "generation_tokens")
-    return {
-        **{name: values[name].astype(np.int64) for name in whole},
-        "elapsed_s": values["elapsed"] / 1000,
-        "kv_usage_ratio": values["kv"] / 100,
-        "dummy": values["dummy"] > 0,
-    }
-
-
-def _stat(values: dict[str, Array]) -> dict[str, Array]:
-    return {column: values[name] / unit for name, (column, unit) in say.STAT_COLUMNS.items()}
-
-
-def _events(state: _State, events: list[Any], parts: list[_Part], ts: Array, good: Array) -> Iterator[Batch]:
-    """Yield the events; those that name no engine take the one of the stats line before them."""
-    stats = [(int(line), int(engine)) for part in parts if part.kind == "stat" for line, engine in zip(part.line, part.engine, strict=True)]
-    stats = sorted([*stats, *((number, -1) for number, _, _, kind, _ in events if kind == "aggregate")])
-    before = np.array([line for line, _ in stats])
-    engines: list[str | None] = []
-    for number, _, engine, kind, _ in events:
-        at = int(np.searchsorted(before, number)) - 1 if kind in FOLLOWS else -1
-        label = engine if kind not in FOLLOWS else stats[at][1] if at >= 0 else state.engine
-        engines.append(None if label is None or label < 0 else str(label))
-    keep = np.flatnonzero(good).tolist()
-    if keep:
-        columns = {
-            "line": [events[at][0] for at in keep],
-            "ts": ts[keep],
-            "engine": [engines[at] for at in keep],
-            "kind": [events[at][3] for at in keep],
-            "fields": [json.dumps(events[at][4], sort_keys=True) for at in keep],
-        }
-        yield Batch("event", columns)
-
-
-def _last_engine(parts: list[_Part], engine: int) -> int:
-    last = max(((int(part.line.max()), part) for part in parts if part.kind == "stat"), key=lambda pair: pair[0], default=None)
-    return engine if last is None else int(last[1].engine[int(last[1].line.argmax())])
+        counts = {kind: state.counted[kind] for kind in ("received", "added")}
+        state.events.append((state.tally.lines, stamp, NONE, "requests_logged", counts))

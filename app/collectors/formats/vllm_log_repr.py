@@ -6,6 +6,7 @@ Objects become dicts of their arguments, enum members their name; what is cut of
 """
 
 import re
+from contextlib import suppress
 from typing import Any, Final
 
 DEPTH: Final = 40  # nested deeper than any configuration
@@ -41,10 +42,8 @@ def entries(text: str, *, ended: bool = True) -> dict[str, Any]:
     found: dict[str, Any] = {}
     call = _CALL.match(text)
     at = call.end() if call else int(text.startswith("{"))
-    try:
+    with suppress(_Cut):
         _items(text, at, found, 0, closed=bool(at) or not ended)
-    except _Cut:
-        pass
     return found
 
 
