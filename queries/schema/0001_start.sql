@@ -114,10 +114,12 @@ CREATE TABLE step (
 -- One row: something that happened. `fields` is a JSON object, its keys by kind:
 --   start {version, model}   args {name: value}   config {name: value}   listening {host, port}   command {argv}
 --   model_config {as in config.json}   budget {max_num_batched_tokens}   kv_cache {tokens}   graph {max_size}
---   spec_decode {acceptance_length, accepted_tokens, drafted_tokens}   kv_transfer {name: value}
---   eplb {step, avg_tokens, max_tokens, balancedness}   rearrange {text}   jit {kernel}   prefix_reset {}
---   aborted {count}   access {method, path, status, count}   preempted_v0 {count}   failed {text}   death {text}
---   async_scheduling {}   api_servers {count}   log_skipped {stats: why}
+--   spec_decode {acceptance_length, accepted_tokens, drafted_tokens, draft_acceptance_ratio, position_ratios}
+--   eplb {step, model, avg_tokens, max_tokens, balancedness, steps_left}   rearrange {text}   jit {kernel, text}
+--   aborted {count}   access {method, path, status, count}   preempted_v0 {count, mode}   failed {text}   death {text}
+--   kv_transfer {name: value}   aggregate {engines, columns of stat}   requests_logged {received, added}   prefix_reset {}
+--   memory {kv_gib | model_gib}   device {name}
+--   async_scheduling {}   sync_scheduling {}   api_servers {count}   log_skipped {stats: why}
 CREATE TABLE event (
   file_id BIGINT NOT NULL,
   line BIGINT NOT NULL,
