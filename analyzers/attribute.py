@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from analyzers import combine, state
-from analyzers.books import NOMINAL_OUTPUT_S, Books, books
-from analyzers.links import CHAIN, moe_imbalance
+from analyzers.books import NOMINAL_OUTPUT_S, Books, arrival_rate, books
+from analyzers.links import CHAIN, by_name, moe_imbalance
 from analyzers.model import TARGETS, Attribution, Engine, EngineResult, Level, Link, Part, Refusal, Row, Stage, Target, Window
 
 LIMITS: Final = 0.10  # share of the measured value from which the largest fault limits
@@ -140,15 +140,9 @@ def growth_s(b: Books) -> float:
     TPOT' = a / (1 - rate x output x c - prefill share); 0 where it cannot be said, or nothing is held back.
     """
     m, w, t = b.model, b.windows, b.engine.total
-    row = b.engine.interval
-    if not m.ok or w is None or not len(row.get("ts", ())) or not b.output_tokens > 1:
+    rate = arrival_rate(b.engine)
+    if not m.ok or w is None or rate is None or not b.output_tokens > 1:
         return 0.0
-    first = np.nan_to_num(row["ttft_n"])
-    active = (np.nan_to_num(row["e2e_n"]) + np.nan_to_num(row["running"] + row["waiting"] - row["running_before"] - row["waiting_before"])) > 0.5
-    span = float(row["ts"][active].max() - (row["ts"] - row["dt_s"])[active].min()) if active.any() else 0.0
-    if span <= 0 or first.sum() <= 0:
-        return 0.0
-    rate = float(t.get("ttft_n", first.sum())) / span
     prompt = t.get("request_prompt_tokens", 0.0) / max(t.get("request_prompt_n", 0.0), 1.0)
     now = b.hits.now if math.isfinite(b.hits.now) else 0.0
     busy = rate * m.prompt_s(prompt * (1 - now), prompt * now)
@@ -162,6 +156,10 @@ def growth_s(b: Books) -> float:
 def saves(link: Link, row: Row, name: str, b: Books, per: float) -> float | None:
     """What fixing only this link would save: its cells, less what a larger batch then costs. None: not to be said."""
     seconds = _over(row.cells, TARGETS[name], per)
+    module = by_name(link.name)
+    if hasattr(module, "saves"):
+        found: float | None = module.saves(b, row, name, per)
+        return found
     held = _over(row.cells, (Stage.QUEUE, Stage.DECODE), 1.0)
     if link.load:
         return None
@@ -183,7 +181,8 @@ def judge(target: Target, requests: int) -> Target:
     load = max((p for p in target.parts if p.seconds and (links[p.link].load or (p.link == "prefill_backlog" and not p.fault_s))), key=lambda p: p.seconds or 0.0, default=None)
     target = replace(target, load=load.link if load else None)
     named = ranked[0] if ranked and _limits(ranked[0], measured) else None
-    most = max((p.bound_s + (p.fault_s or 0.0) for p in target.parts if p.bound_s is not None and (named is None or p.link != named[0])), default=0.0)
+    unseen = [p for p in target.parts if p.bound_s is not None and not (target.name == "tpot" and links[p.link].grows) and (named is None or p.link != named[0])]
+    most = max(((p.bound_s or 0.0) + (p.fault_s or 0.0) for p in unseen), default=0.0)
     if most > (named[1] if named else LIMITS * measured):
         runner = named[0] if named else None
         return replace(target, verdict="undetermined", runner_up=runner, cannot_determine=target.cannot_determine or _bounds(target))

@@ -174,7 +174,7 @@ def _queue(engine: Engine, mean: float, hits: Hits, hold: bool, windows: Rows | 
     if np.isfinite(row["deferred"]).any() and waiting_s > 0:
         out["deferred"] = mean * min(1.0, _integral(engine, "deferred") / waiting_s)
     rest = mean - out["deferred"]
-    step_s = min(rest, 0.5 * _mean_step(windows))
+    step_s = min(rest, 0.5 * _mean_step(windows, model))
     if waiting_s <= 0 or not bool(np.all(row["timed"].astype(bool))):
         # never seen waiting at a scrape: short waits, behind the step in flight or a full budget
         out["step"], out["budget"] = step_s, rest - step_s
@@ -218,11 +218,14 @@ def _reasons(engine: Engine, hits: Hits) -> tuple[Array, dict[str, float]]:
                     "usage_when_waiting": float(usage[held].mean()) if held.any() else math.nan}
 
 
-def _mean_step(windows: Rows | None) -> float:
-    """Seconds of the average busy step."""
-    if windows is None or not windows.busy.any():
+def _mean_step(windows: Rows | None, model: StepModel) -> float:
+    """Seconds of the average step; without a model the quicker windows count, as the others hold idle time."""
+    if windows is None or not (windows.n > 0).any():
         return 0.0
-    return float(windows.dt[windows.busy].sum() / max(windows.n[windows.busy].sum(), 1.0))
+    if model.ok:
+        return float(windows.dt[windows.busy].sum() / max(windows.n[windows.busy].sum(), 1.0))
+    some = windows.n > 0
+    return float(np.quantile(windows.dt[some] / windows.n[some], 0.1))
 
 
 def _dwell(engine: Engine, windows: Rows | None, model: StepModel, frontend: float) -> float:
@@ -341,3 +344,14 @@ def prompt_seconds(books: Books) -> dict[Stage, float]:
         Stage.PREFILL: sum(books.prefill.values()),
         Stage.DECODE: books.decode["prompts"],
     }
+
+
+def arrival_rate(engine: Engine) -> float | None:
+    """Requests a second while requests arrived; None where that cannot be told."""
+    row, t = engine.interval, engine.total
+    if not len(row.get("ts", ())) or not bool(np.all(row["timed"].astype(bool))):
+        return None
+    inside = np.nan_to_num(row["running"] + row["waiting"]) - np.nan_to_num(row["running_before"] + row["waiting_before"])
+    active = np.nan_to_num(row["e2e_n"]) + inside > 0.5
+    span = float(row["ts"][active].max() - (row["ts"] - row["dt_s"])[active].min()) if active.any() else 0.0
+    return float(t.get("ttft_n", 0.0)) / span if span > 0 and t.get("ttft_n") else None

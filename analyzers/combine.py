@@ -32,12 +32,69 @@ def targets(results: Sequence[EngineResult], engines: Sequence[Engine]) -> dict[
         nothing = Refusal("anything: no vLLM series, stats line or request was found", "GET /metrics of the server, or its log")
         return {name: Target(name, None, None, None, dict.fromkeys(stages), (), None, None, "undetermined", (nothing,)) for name, stages in TARGETS.items()}
     if {"prefill", "decode"} <= {r.role for r in results}:
-        return dict.fromkeys(TARGETS)
+        return _chained(results, engines)
     if len(results) == 1:
         return dict(results[0].targets)
     if all(r.targets["e2e"].measured_s is None for r in results):
         return {name: _states(name, results, engines) for name in TARGETS}
     return {name: _weighted(name, results, engines) for name in TARGETS}
+
+
+def _chained(results: Sequence[EngineResult], engines: Sequence[Engine]) -> dict[str, Target | None]:
+    """A prefill and a decode server as one chain: TTFT = E2E of the prefill server + TTFT of the decode server.
+
+    What lies between the two servers and the client (proxy, network) is in no server's time: a condition says how much
+    the clients saw, where their timings are there.
+    """
+    sides: dict[str, dict[str, Target | None]] = {}
+    for role in ("prefill", "decode"):
+        chosen = [(r, e) for r, e in zip(results, engines, strict=True) if r.role == role]
+        rs, es = [r for r, _ in chosen], [e for _, e in chosen]
+        sides[role] = dict(rs[0].targets) if len(rs) == 1 else {name: _weighted(name, rs, es) for name in TARGETS}
+    served = max(1, min(sum(r.requests for r in results if r.role == role) for role in sides))
+    out: dict[str, Target | None] = {"tpot": sides["decode"]["tpot"]}
+    for name in ("ttft", "e2e"):
+        first, second = sides["prefill"]["e2e"], sides["decode"][name]
+        out[name] = _after(name, first, second, served, _seen_by_clients(name, engines)) if first and second else None
+    return {name: out[name] for name in TARGETS}
+
+
+def _seen_by_clients(name: str, engines: Sequence[Engine]) -> float | None:
+    column = f"client_{name}_s"
+    seen = [e.request[column] for e in engines if len(e.request.get(column, ()))]
+    values = np.concatenate(seen) if seen else np.zeros(0)
+    return float(np.nanmean(values)) if np.isfinite(values).any() else None
+
+
+def _after(name: str, first: Target, second: Target, requests: int, client: float | None) -> Target:
+    """Two targets one after the other: what both servers measured, added up."""
+    from analyzers.attribute import judge  # noqa: PLC0415 judge and combine call each other
+
+    def total(a: float | None, b: float | None) -> float | None:
+        return None if a is None and b is None else (a or 0.0) + (b or 0.0)
+
+    parts = []
+    for a, b in zip(first.parts, second.parts, strict=True):
+        cells = {stage: a.cells.get(stage, 0.0) + b.cells.get(stage, 0.0) for stage in {*a.cells, *b.cells}}
+        more = a if (a.seconds or 0.0) > (b.seconds or 0.0) else b
+        parts.append(replace(
+            more, seconds=total(a.seconds, b.seconds), cells=cells, fault_s=total(a.fault_s, b.fault_s), saves_s=total(a.saves_s, b.saves_s),
+            bound_s=total(a.bound_s, b.bound_s), used=a.used or b.used, range_s=(a.range_s[0] + b.range_s[0], a.range_s[1] + b.range_s[1]) if a.range_s and b.range_s else None,
+            status="contributing" if "contributing" in {a.status, b.status} or "limiting" in {a.status, b.status} else more.status,
+            conditions=tuple(dict.fromkeys((*a.conditions, *b.conditions))),
+            evidence=(*(f"prefill server: {x}" for x in a.evidence), *(f"decode server: {x}" for x in b.evidence)),
+        ))
+    measured = total(first.measured_s, second.measured_s)
+    said = [f"one chain over two servers: {first.measured_s or 0:.4f} s on the prefill server, then {second.measured_s or 0:.4f} s on the decode server"]
+    if client is not None and measured is not None:
+        said.append(f"clients saw {client:.4f} s: {client - measured:.4f} s lie between them and the two servers (proxy, network)")
+    # cells may lie in stages that the target does not list on the decode server (the prefill server's delivery)
+    stages = {stage: total(first.stages.get(stage), second.stages.get(stage)) for stage in (*TARGETS[name], *(s for s in first.stages if s not in TARGETS[name] and first.stages.get(s)))}
+    chained = Target(
+        name, measured, total(first.floor_s, second.floor_s), total(first.unexplained_s, second.unexplained_s), stages, tuple(parts), None, None, "undetermined",
+        tuple(dict.fromkeys((*first.cannot_determine, *second.cannot_determine))), (*said, *dict.fromkeys((*first.conditions, *second.conditions))),
+    )
+    return judge(chained, requests)
 
 
 def label(result: EngineResult, results: Sequence[EngineResult]) -> str:

@@ -11,6 +11,7 @@ from analyzers.model import Engine, Refusal
 
 LONG_PROMPT_TOKENS: Final = 1000
 FEW_HITS: Final = 0.02
+SPREAD: Final = 0.05  # share of stored blocks that another engine had, from which engines hold the same prefixes
 GIVE_KV_EVENTS: Final = '--kv-events-config \'{"enable_kv_cache_events": true, "publisher": "zmq"}\' (KV events)'
 
 
@@ -83,9 +84,14 @@ def _from_events(engine: Engine, now: float) -> Hits | None:
     prompt = max(engine.total.get("prompt_tokens", 0.0), 1.0)
     size = kv.get("block_size") or 16.0
     again = max(0.0, kv["again_blocks"] * size - steps.recomputed_tokens(engine)[0])
-    shared = min(0.999, now + kv["elsewhere_blocks"] * size / prompt)
-    endless = min(0.999, now + again / prompt)
+    elsewhere = kv["elsewhere_blocks"] * size
     how = f"KV events: {kv['again_blocks']:.0f} blocks stored again, {kv['elsewhere_blocks']:.0f} already on another engine"
+    if kv["elsewhere_blocks"] > SPREAD * kv["stored_blocks"]:
+        # each engine evicts because it also holds the others' prefixes (0.33 captures: with routing by prefix nothing was evicted)
+        elsewhere, again = elsewhere + again, 0.0
+        how += "; the same prefixes lie on several engines: what was stored again is taken as a cost of that, too"
+    shared = min(0.999, now + elsewhere / prompt)
+    endless = min(0.999, now + again / prompt)
     if kv.get("salts"):
         return Hits(now, shared, endless, how, missed_known=False, refusal=Refusal(
             f"what {kv['salts']:.0f} cache salts keep from being shared", "prompt block hashes without salts, or a run with one salt"))

@@ -24,14 +24,19 @@ LAUNCH_GRID: Final = (0.0, 0.008, 0.012, 0.016, 0.02, 0.03, 0.04, 0.05, 0.06, 0.
 # terms tried, simplest first: a step, b token, c sequence, q pair, m step with a prompt
 LADDER: Final = ((0, 1), (0, 1, 2), (0, 1, 2, 4), (0, 1, 2, 3))
 
-# bytes/s and dense bf16 FLOP/s by device name (vendor data sheets); the first name found in the log's text counts
-DEVICES: Final[Mapping[str, tuple[float, float]]] = {
-    "H200": (4.8e12, 989e12),
-    "H100": (3.35e12, 989e12),
-    "A100": (2.0e12, 312e12),
-    "L40S": (0.864e12, 362e12),
-    "B200": (8.0e12, 2250e12),
+# memory GiB, bytes/s, dense bf16 FLOP/s by device name (vendor data sheets)
+DEVICES: Final[Mapping[str, tuple[float, float, float]]] = {
+    "B200": (179.0, 8.0e12, 2250e12),
+    "MI300X": (192.0, 5.3e12, 1307e12),
+    "H200": (140.0, 4.8e12, 989e12),
+    "H100 NVL": (94.0, 3.9e12, 835e12),
+    "H100": (79.6, 3.35e12, 989e12),
+    "A100": (79.6, 2.0e12, 312e12),
+    "A100 40GB": (39.6, 1.6e12, 312e12),
+    "L40S": (44.5, 0.864e12, 362e12),
+    "L4": (22.2, 0.3e12, 121e12),
 }
+MEMORY_MATCH: Final = (0.93, 1.02)  # observed share of the nominal memory: activations and graphs are not in what vLLM says
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +137,32 @@ def parameters_per_token(engine: Engine) -> float:
     return layers * (h * dim * (2 * heads + 2 * kv) + 3 * h * inner) / max(1.0, number(engine.facts.get("tensor_parallel"), 1.0))
 
 
-def device(engine: Engine) -> tuple[float, float] | None:
-    """(memory bytes/s, FLOP/s) of the device, None where its name is unknown."""
-    return DEVICES.get(str(engine.facts.get("device_name") or ""))
+def parameters_held(engine: Engine) -> float:
+    """Parameters that one GPU holds, all experts and embeddings included; NaN where the shape is unknown."""
+    shape = engine.facts.get("shape") or {}
+    if not shape.get("experts"):
+        layers = parameters_per_token(engine)
+    else:
+        whole = {**shape, "experts_per_token": shape["experts"]}
+        layers = parameters_per_token(Engine("", "", facts={**engine.facts, "shape": whole}))
+    return layers + 2 * number(shape.get("vocabulary"), 0.0) * number(shape.get("hidden"), 0.0) / max(1.0, number(engine.facts.get("tensor_parallel"), 1.0))
+
+
+def device(engine: Engine) -> tuple[float, float, str] | None:
+    """(memory bytes/s, FLOP/s, how it is known) of the GPU; None where nothing says it.
+
+    Where only its memory is known it is taken as the fastest device with so much: bounds made from it stay bounds.
+    """
+    name = str(engine.facts.get("device_name") or "").upper()
+    for known in sorted(DEVICES, key=len, reverse=True):
+        if name and known in name:
+            _, bandwidth, flops = DEVICES[known]
+            return bandwidth, flops, f"device {known}"
+    memory = number(engine.facts.get("memory_gib"))
+    fit_memory = [d for d in DEVICES.values() if MEMORY_MATCH[0] * d[0] <= memory <= MEMORY_MATCH[1] * d[0]]
+    if not fit_memory or str(engine.facts.get("device") or "cuda") == "cpu":
+        return None
+    return max(d[1] for d in fit_memory), max(d[2] for d in fit_memory), f"fastest device with {memory:.0f} GiB of memory"
 
 
 def rows(engine: Engine) -> Rows | None:
@@ -424,7 +452,7 @@ def _bounds(engine: Engine, X: Array, y: Array) -> tuple[float, float]:
     known = device(engine)
     if known is None:
         return 0.0, 0.0
-    bandwidth, flops = known
+    bandwidth, flops, _ = known
     prompt, output, _, _ = lengths(engine)
     c_min = 0.8 * kv_bytes_per_token(engine) * (prompt + output / 2) / bandwidth
     b_min = 2 * parameters_per_token(engine) / flops

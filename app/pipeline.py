@@ -9,6 +9,7 @@ import numpy as np
 
 from analyzers.attribute import attribute
 from analyzers.model import Array, Attribution, Columns, Engine, Event, Level, Window
+from analyzers.steps import kv_bytes_per_token, parameters_held
 from app.store import Store
 
 # the columns of interval_row that are counters: their sums are the totals of the window
@@ -146,10 +147,11 @@ def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[E
     api = args.get("api_server_count") or next((e.fields.get("count") for e in events if e.kind == "api_servers"), None)
     facts["api_servers"] = api if isinstance(api, int | float) else facts.get("data_parallel", 1) if facts["args_known"] else None
     facts["kv_dtype"] = args.get("kv_cache_dtype") or info.get("cache_dtype") or "auto"
-    facts["shape"] = _shape(events)
     facts["device"] = args.get("device_config")
+    facts["shape"] = _shape(events)
     name = next((str(e.fields["name"]) for e in events if e.kind == "device" and e.fields.get("name")), None)
     facts["device_name"] = name
+    facts["memory_gib"] = _memory_gib(info, args, events, facts)
     written = store.rows(
         "SELECT q.quantity, arg_max(s.value, s.ts) FROM sample AS s JOIN quantity_series AS q USING (series_id) "
         "WHERE q.instance IS NOT DISTINCT FROM ? AND q.engine = ? AND q.quantity IN ('computed_tokens', 'generation_tokens') GROUP BY 1", [instance, engine])
@@ -181,6 +183,32 @@ def _cache_facts(info: Mapping[str, str], args: Mapping[str, Any], events: Seque
     return facts
 
 
+def _memory_gib(info: Mapping[str, str], args: Mapping[str, Any], events: Sequence[Event], facts: Mapping[str, Any]) -> float | None:
+    """Memory of one GPU, from what vLLM took for weights and KV blocks and its share of the whole; None where that is not said.
+
+    What it took for activations and graphs is not said: the value is up to a few percent low.
+    """
+    share = info.get("gpu_memory_utilization", args.get("gpu_memory_utilization"))
+    took = {name: float(e.fields[name]) for e in events if e.kind == "memory" for name in ("kv_gib", "model_gib") if name in e.fields}
+    if len(took) < 2:
+        took = _modelled_gib(facts) if not args.get("num_gpu_blocks_override") else {}
+    try:
+        fraction = float(share) if share is not None else math.nan
+    except ValueError:
+        return None
+    return sum(took.values()) / fraction if len(took) == 2 and 0 < fraction <= 1 else None
+
+
+def _modelled_gib(facts: Mapping[str, Any]) -> dict[str, float]:
+    """Weights and KV blocks of one GPU in GiB from the model's shape (16-bit weights), empty where the shape is unknown."""
+    probe = Engine("", "", facts=facts)
+    kv, parameters = kv_bytes_per_token(probe), parameters_held(probe)
+    tokens = float(facts.get("kv_blocks") or math.nan) * float(facts.get("block_size") or math.nan)
+    if not (math.isfinite(kv * tokens) and math.isfinite(parameters)):
+        return {}
+    return {"kv_gib": kv * tokens / 2**30, "model_gib": 2 * parameters / 2**30}
+
+
 def _int(value: object) -> int | None:
     try:
         return int(float(value))  # type: ignore[arg-type]
@@ -196,7 +224,7 @@ def _shape(events: Sequence[Event]) -> dict[str, float]:
     config = {**found, **(found.get("text_config") or {})} if isinstance(found.get("text_config"), dict) else found
     heads = config.get("num_attention_heads")
     names = {"layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads", "intermediate": "intermediate_size",
-             "experts_per_token": "num_experts_per_tok", "moe_intermediate": "moe_intermediate_size"}
+             "experts_per_token": "num_experts_per_tok", "moe_intermediate": "moe_intermediate_size", "vocabulary": "vocab_size"}
     shape = {key: config[name] for key, name in names.items() if isinstance(config.get(name), int | float)}
     shape["kv_heads"] = config.get("num_key_value_heads") or heads
     shape["head_dim"] = config.get("head_dim") or (config.get("hidden_size", 0) // heads if heads else None)

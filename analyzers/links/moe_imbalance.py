@@ -25,8 +25,8 @@ from typing import Final
 import numpy as np
 
 from analyzers import steps
-from analyzers.books import Books
-from analyzers.model import Array, Engine, Link, Refusal, Row, Sign, Stage
+from analyzers.books import Books, arrival_rate
+from analyzers.model import TARGETS, Array, Engine, Link, Refusal, Row, Sign, Stage
 
 LINK: Final = Link("moe_imbalance", "MoE imbalance")
 
@@ -34,6 +34,7 @@ FIRST_RIGHT: Final = (0, 33)  # 0.24 took balancedness over layers; in between u
 BIG_STEP_TOKENS: Final = 512
 MIN_LINES: Final = 3
 BALANCED: Final = 1.05
+ELAPSED_HOLDS: Final = 0.9  # share of busy time that the lines' seconds must cover to be step times
 GEMM_SHARE: Final = (0.45, 0.6, 0.8)  # of the FLOP peak that grouped expert products reach: low, assumed, high
 MEASURE: Final = 'vLLM 0.33 with --enable-eplb --eplb-config \'{"log_balancedness": true, "log_balancedness_interval": 25}\''
 
@@ -77,7 +78,7 @@ def extra_s(engine: Engine, prompt: Array, decode: Array, busiest: float, gemm: 
     E, k, layers, hidden, inner = (steps.number(shape.get(n)) for n in names)
     if known is None or not all(math.isfinite(x) for x in (E, k, layers, hidden, inner)):
         return None
-    bandwidth, flops = known
+    bandwidth, flops, _ = known
     R, per = ranks(engine), 3 * hidden * inner
     share = min(busiest / R, 1.0)
     T = prompt + decode
@@ -98,14 +99,25 @@ def shares(books: Books, gemm: float = GEMM_SHARE[1]) -> tuple[float, float] | N
         return None
     if busiest < BALANCED:
         return 0.0, 0.0
-    live = ~step["dummy"].astype(bool)
-    P, D, t = step["context_tokens"][live], step["generation_requests"][live], step["elapsed_s"][live]
-    extra = extra_s(engine, P, D, busiest, gemm)
-    if extra is None or not (D * t).sum() > 0:
+    found = _logged(books, busiest, gemm)
+    if found is None:
         return None
+    P, D, t, extra = found
     with_prompt = P > 0
     of_prompt = float(extra[with_prompt].sum() / max(t[with_prompt].sum(), 1e-9)) if with_prompt.any() else 0.0
     return min(0.8, float((D * extra).sum() / (D * t).sum())), min(0.8, of_prompt)
+
+
+def _logged(books: Books, busiest: float, gemm: float) -> tuple[Array, Array, Array, Array] | None:
+    """(prompt tokens, decoding, seconds, excess seconds) of each logged step; None where shape, device or seconds are missing."""
+    step, m = books.engine.step, books.model
+    live = ~step["dummy"].astype(bool)
+    P, D, t = step["context_tokens"][live], step["generation_requests"][live], step["elapsed_s"][live]
+    w = books.windows
+    if m.ok and w is not None and t.sum() < ELAPSED_HOLDS * float(w.dt[w.busy].sum()):
+        t = m.a + m.b * P + m.c * D  # asynchronous scheduling: "elapsed" is a residual wait, not the step
+    extra = extra_s(books.engine, P, D, busiest, gemm)
+    return None if extra is None or not (D * t).sum() > 0 else (P, D, t, extra)
 
 
 def adjust(books: Books) -> Books:
@@ -128,6 +140,43 @@ def adjust(books: Books) -> Books:
         prefill=moved(dict(books.prefill), ("own", "extra", "others"), of_prompt),
         queue=moved(dict(books.queue), ("budget", "step"), of_prompt),
     )
+
+
+def saves(books: Books, row: Row, name: str, per: float) -> float | None:
+    """Between the part (the batch does not shrink) and Little's fixed point (it does): the middle."""
+    part = sum(seconds for stage, seconds in row.cells.items() if stage in TARGETS[name]) / per
+    if name == "ttft" or not part > 0:
+        return part
+    more = fixed_point_s(books)
+    decode = row.cells.get(Stage.DECODE, 0.0)
+    return part + max(0.0, (more - decode) / 2) / per if more is not None else part
+
+
+def fixed_point_s(books: Books) -> float | None:
+    """Decode seconds saved when the batch shrinks with the steps: t = a + c D + b P + m M with D and P from Little's law."""
+    busiest, count = iota(books.engine)
+    found = _logged(books, busiest, GEMM_SHARE[1]) if count >= MIN_LINES else None
+    rate = arrival_rate(books.engine)
+    prompt, output, _, _ = steps.lengths(books.engine)
+    if found is None or rate is None:
+        return None
+    P, D, t, extra = found
+    weight = 1 / np.maximum(t, 1e-3)
+    X = np.stack([np.ones(len(D)), P, D, 1.0 * (P > 0)], 1)
+    a, b, c, m = (float(x) for x in steps.non_negative(X * weight[:, None], t * weight)[0])
+    plain = P == 0
+    less = float(extra[plain].mean()) if plain.any() else 0.0
+    per_token = float(extra[~plain].sum() / max(P[~plain].sum(), 1.0))
+
+    def step_s(less_s: float, less_b: float) -> float:
+        x = 0.01
+        for _ in range(200):
+            tokens = rate * prompt * x
+            x = a + c * rate * output * x + b * tokens + m * min(1.0, rate * (1 + prompt / books.model.budget) * x) - less_s - less_b * tokens
+        return x
+
+    now = step_s(0.0, 0.0)
+    return (1 - step_s(less, per_token) / now) * books.stages[Stage.DECODE] if 0 < now < 10 else None
 
 
 def row(books: Books) -> Row:

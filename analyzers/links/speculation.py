@@ -7,14 +7,15 @@ Why it costs latency:
     The step is longer by the draft and the verification. If few drafts are accepted, tokens come slower than without.
 
 How it is computed:
-    Accepted length = 1 + accepted / drafts; the step's own seconds are the inter-token latency, TPOT = ITL / accepted length.
-    What the step would take without speculation needs a run without it: until then only the bound ITL - TPOT is given.
+    Accepted length = 1 + accepted / drafts; TPOT = ITL / accepted length. Rejected tokens cost what the step model says a
+    computed token costs, for every sequence of the step. What the step would take without drafting needs a run without it.
 
 What to try:
     Fewer draft tokens at large batches: costs speed at small ones.
     Another draft method: costs memory.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from analyzers.books import Books
@@ -30,15 +31,33 @@ def row(books: Books) -> Row:
         off = books.engine.facts.get("speculative") is False
         return Row(used=False, fact="no draft model" if off else "no drafts counted", conditions=("speculative decoding is not configured" if off else "no draft was counted in this window",))
     length = 1 + t.get("accepted_tokens", 0.0) / t["draft_n"]
-    per_draft = t.get("draft_tokens", 0.0) / t["draft_n"]
     accepted = t.get("accepted_tokens", 0.0) / max(t.get("draft_tokens", 0.0), 1.0)
     itl = t.get("itl_s", 0.0) / max(t.get("itl_n", 0.0), 1.0)
     saved = itl * (1 - 1 / length) * max(books.output_tokens - 1, 0.0)
-    # a verified step costs more than a plain one by at most what the drafts add: the model's cost per computed token
-    most = min(books.stages[Stage.DECODE], books.model.b * per_draft * max(books.output_tokens - 1, 0.0) / length if books.model.ok else books.stages[Stage.DECODE])
-    return Row(
-        known=False, bound={Stage.DECODE: most * (1 - accepted)}, fact=f"{length:.2f} tokens a step",
-        conditions=("what a step takes without speculation is not measured here; run once without --speculative-config",),
-        evidence=(f"{100 * accepted:.0f} % of {t['draft_tokens']:.0f} drafted tokens accepted, {length:.2f} tokens a step of {1000 * itl:.1f} ms",
-                  f"at least {saved:.3f} s a request would be added without it, if a step then took as long"),
+    said = (
+        f"{100 * accepted:.0f} % of {t['draft_tokens']:.0f} drafted tokens accepted, {length:.2f} tokens a step of {1000 * itl:.1f} ms",
+        f"at least {saved:.3f} s a request would be added without it, if a step then took as long",
     )
+    condition = "what a step takes without speculation is not measured here; run once without --speculative-config"
+    if not books.model.ok:
+        return Row(known=False, bound={Stage.DECODE: books.stages[Stage.DECODE] * (1 - accepted)}, fact=f"{length:.2f} tokens a step", conditions=(condition,), evidence=said)
+    return Row(
+        cells={Stage.DECODE: books.decode.get("rejected", 0.0)}, pressure=1 - accepted, fact=f"{length:.2f} tokens a step",
+        conditions=(condition, "a rejected token costs what a prompt token costs"), evidence=said,
+    )
+
+
+def adjust(books: Books) -> Books:
+    """Move the cost of rejected tokens out of the cells of the other links: it lies inside every step."""
+    t, w = books.engine.total, books.windows
+    if not t.get("draft_n") or not books.model.ok or w is None or not w.busy.any():
+        return books
+    rejected = max(0.0, t.get("draft_tokens", 0.0) - t.get("accepted_tokens", 0.0)) / t["draft_n"]
+    together = float(w.decode[w.busy].sum() / max(w.n[w.busy].sum(), 1.0))
+    step_s = float(w.dt[w.busy].sum() / max(w.n[w.busy].sum(), 1.0))
+    share = min(0.8, books.model.b * rejected * together / max(step_s, 1e-9))
+    decode = dict(books.decode)
+    decode["rejected"] = sum(decode[name] for name in ("base", "batch", "prompts")) * share
+    for name in ("base", "batch", "prompts"):
+        decode[name] *= 1 - share
+    return replace(books, decode=decode)

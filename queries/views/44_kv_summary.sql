@@ -32,5 +32,6 @@ SELECT
   max(m.block_size) AS block_size,
   any_value(g.gaps) AS gaps,                           -- messages lost
   any_value(g.salts) AS salts                          -- different cache salts seen
-FROM marked AS m JOIN gap AS g ON g.instance IS NOT DISTINCT FROM m.instance AND g.engine = m.engine
+FROM marked AS m
+JOIN gap AS g ON g.instance IS NOT DISTINCT FROM m.instance AND g.engine = m.engine
 GROUP BY m.instance, m.engine;
