@@ -11,11 +11,12 @@ import numpy as np
 
 from analyzers.model import Batch
 from app.collectors.formats import FORMATS
-from app.collectors.sources.bundle import BundleError, Member, is_archive, members
+from app.collectors.sources.bundle import BundleError, Member, holds_files, is_archive, members
 from app.store import Store
 
 HALF_YEAR_S: Final = 182 * 86400.0
 UNRECOGNISED: Final = "not recognised; expected one of the formats that `weaklink formats` lists"
+NESTED: Final = "not recognised: an archive inside of a bundle is not opened; unpack it, or name it alone"
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,20 @@ def load(
 ) -> list[FileResult]:
     """Load bundles; one result a file. `instances` names the server of a file that does not say it (name: host:port).
 
-    A file that fails leaves nothing behind and does not stop the others. Raises BundleError where a path is no bundle.
+    A file that fails leaves nothing behind and does not stop the others; an archive that cannot be opened is a result with
+    its message. Raises BundleError where a path does not exist.
     """
     moment = time.time() if now is None else now
     results: list[FileResult] = []
     for name, group in _bundles(list(paths)):
         with ExitStack() as stack:
-            found = [member for path in group for member in stack.enter_context(members(path))]
+            try:
+                found = [member for path in group for member in stack.enter_context(members(path))]
+            except BundleError as error:
+                if not all(path.is_file() or path.is_dir() for path in group):
+                    raise
+                results.append(FileResult(name, name, None, message=str(error).removeprefix(f"{name}: ")))
+                continue
             results += _Bundle(store, name, found, instances or {}, moment, progress).load()
     return results
 
@@ -68,6 +76,8 @@ def _bundles(paths: Sequence[Path]) -> list[tuple[str, list[Path]]]:
 
 
 def _format_of(head: bytes) -> Any | None:
+    if holds_files(head):
+        return None
     claims = [module for module in FORMATS if module.sniff(head)]
     return claims[0] if len(claims) == 1 else None
 
@@ -94,7 +104,8 @@ class _Bundle:
             head = member.head()
             module = _format_of(head)
             if module is None:
-                results.append(FileResult(self.bundle, member.name, None, message="empty" if not head else UNRECOGNISED))
+                why = "empty" if not head else NESTED if holds_files(head) else UNRECOGNISED
+                results.append(FileResult(self.bundle, member.name, None, message=member.problem or why))
                 continue
             ranked.append((self._rank(module.NAME, head), position, member, module))
         # timed sources first: they give the year of log stamps; texts without a time last: they may be superfluous

@@ -19,6 +19,9 @@ _FROM: Final = {
 }
 
 
+QUIET: Final = ("not recognised", "empty", "already loaded", "has no time; timed")  # nothing is lost by these
+
+
 def render(incident: Incident, target: str | None = None) -> str:
     """The incident on one screen; `target` (ttft, tpot, e2e) chooses what is shown in detail."""
     a = incident.attribution
@@ -106,16 +109,20 @@ def _body(targets: dict[str, Target], asked: str | None, a: Attribution) -> list
         lines.append(f"Close behind: {by_name(second.link).LINK.title} with {amount(second.seconds, name)}.")
     elif second is not None:
         lines.append(f"Runner-up: {by_name(second.link).LINK.title}, {amount(second.seconds, name)}.")
-    lines += [_brief(other, t) for key, other in targets.items() if key != name]
+    others = [other for key, other in targets.items() if key != name]
+    others.sort(key=lambda other: not _same(other, t))  # "the same" must follow what it repeats
+    lines += [_brief(other, t) for other in others]
     lines += ["", *_chain(t), *_lists(t, a)]
     return lines
 
 
 def _brief(other: Target, t: Target) -> str:
     """Another target's verdict; where it says the same without seconds, only that."""
-    if other.measured_s is None and other.verdict == t.verdict and other.limiting == t.limiting:
-        return f"The same holds for {NAMES[other.name]}."
-    return headline(other)
+    return f"The same holds for {NAMES[other.name]}." if _same(other, t) else headline(other)
+
+
+def _same(other: Target, t: Target) -> bool:
+    return other.measured_s is None and t.measured_s is None and other.verdict == t.verdict and other.limiting == t.limiting
 
 
 def _chain(t: Target) -> list[str]:
@@ -191,6 +198,6 @@ def _lost(files: Sequence[object]) -> str:
         assert isinstance(file, dict)
         if file.get("rejected"):
             said.append(f"{file['name']}: {file['rejected']} of {file['lines']} lines rejected" + (f" (first: {file['reasons'][0]})" if file.get("reasons") else ""))
-        elif file.get("message") and "damaged" in str(file["message"]):
+        if file.get("message") and not str(file["message"]).startswith(QUIET):
             said.append(f"{file['name']}: {file['message']}")
     return "; ".join(said)

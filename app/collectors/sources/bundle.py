@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, BinaryIO, Final, cast
+from typing import IO, Any, BinaryIO, Final, cast
 
 HEAD_BYTES: Final = 64 * 1024
 MAX_MEMBERS: Final = 10_000
@@ -65,11 +65,11 @@ class Stream(io.RawIOBase, BinaryIO):  # type: ignore[misc]
     def readable(self) -> bool:
         return True
 
-    def _take(self, size: int | None, how: str) -> bytes:
+    def _take(self, size: int, how: str) -> bytes:
         if self.problem:
             return b""
         try:
-            data = cast(bytes, getattr(self._inner, how)(-1 if size is None else size))
+            data = cast(bytes, getattr(self._inner, how)(size))
         except (OSError, EOFError, zlib.error) as error:
             self.problem = f"damaged or cut short after {self._seen} bytes ({error}); what came before was read"
             return b""
@@ -80,13 +80,21 @@ class Stream(io.RawIOBase, BinaryIO):  # type: ignore[misc]
         return data
 
     def read(self, size: int | None = -1) -> bytes:
-        return self._take(size, "read")
+        """Up to `size` bytes, piece by piece: GzipFile.read(n) loses up to n bytes before the damage with its exception."""
+        want = -1 if size is None else size
+        if not self._limited:
+            return self._take(want, "read")
+        parts, left = [], want
+        while left and (piece := self._take(left, "read1")):
+            parts.append(piece)
+            left -= len(piece) if want >= 0 else 0
+        return b"".join(parts)
 
     def readline(self, size: int | None = -1) -> bytes:
-        return self._take(size, "readline")
+        return self._take(-1 if size is None else size, "readline")
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        data = self._take(len(buffer), "read")
+        data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
@@ -123,6 +131,11 @@ def members(path: Path) -> Iterator[list[Member]]:
 def is_archive(path: Path) -> bool:
     """True for a .zip or .tar(.gz) file, by content (a damaged one by its suffix)."""
     return _kind(path) is not None
+
+
+def holds_files(head: bytes) -> bool:
+    """True for the (unpacked) head of an archive: inside a bundle it is not opened, and its bytes are no recording."""
+    return head.startswith((b"PK\x03\x04", b"PK\x05\x06")) or head[257:262] == b"ustar"
 
 
 def _kind(path: Path) -> str | None:
@@ -177,21 +190,26 @@ class _Budget:
         self.path, self.members, self.bytes = path, 0, 0
         self.stored = max(path.stat().st_size, 1)
 
-    def copy(self, source: IO[bytes], target: Path, name: str) -> Member:
+    def copy(self, source: IO[bytes], target: Path, name: str, size: int = -1) -> Member:
+        """Copy a member to a file. `size`: where it ends in `source`, -1 where `source` ends with it."""
         self.members += 1
         if self.members > MAX_MEMBERS:
             raise BundleError(f"{self.path.name}: more than {MAX_MEMBERS} members; split it, or load a folder")
-        digest, problem, start = hashlib.sha256(), None, b""
+        digest, problem, start, left = hashlib.sha256(), None, b"", size
         with target.open("wb") as out:
-            while True:
+            while left:
                 try:
-                    chunk = source.read(_CHUNK)
+                    # one piece: read() would lose what it has when the next piece is damaged
+                    chunk = cast(Any, source).read1(min(left, _CHUNK) if left > 0 else _CHUNK)
                 except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError, RuntimeError) as error:
                     problem = f"damaged or cut short in the archive ({error}); what came before was read"
                     break
                 if not chunk:
+                    if left > 0:
+                        problem = f"cut short in the archive: {left} of {size} bytes are missing; what came before was read"
                     break
-                start = start or chunk[:2]
+                start = start if len(start) > 1 else start + chunk[:2]
+                left -= len(chunk) if size >= 0 else 0
                 self.bytes += len(chunk)
                 if self.bytes > MAX_UNPACKED_BYTES or (self.bytes > RATIO_FREE_BYTES and self.bytes > MAX_RATIO * self.stored):
                     raise BundleError(
@@ -200,7 +218,7 @@ class _Budget:
                     )
                 digest.update(chunk)
                 out.write(chunk)
-        return Member(name, target, problem, digest.hexdigest(), target.stat().st_size, start == b"\x1f\x8b")
+        return Member(name, target, problem, digest.hexdigest(), target.stat().st_size, start[:2] == b"\x1f\x8b")
 
 
 def _skipped(name: str) -> bool:
@@ -226,18 +244,35 @@ def _from_zip(path: Path, folder: Path) -> Iterator[Member]:
 
 
 def _from_tar(path: Path, folder: Path) -> Iterator[Member]:
+    plain, problem = path, None
+    with path.open("rb") as file:
+        if file.read(2) == b"\x1f\x8b":
+            file.seek(0)
+            plain = folder / "tar"
+            if _Budget(path).copy(cast(IO[bytes], gzip.GzipFile(fileobj=file)), plain, path.name).problem:
+                problem = "the gzip data are damaged or end early"
     budget = _Budget(path)
     number = 0
     try:
-        with tarfile.open(path, "r:*") as archive:
+        with plain.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
             for info in archive:
                 number += 1
                 if not info.isfile() or _skipped(info.name):
                     continue  # links and devices are never followed
-                source = archive.extractfile(info)
-                if source is not None:
+                if info.issparse():
+                    source = archive.extractfile(info)
+                    assert source is not None
                     yield budget.copy(source, folder / f"{number:06d}", info.name)
+                else:
+                    file.seek(info.offset_data)  # not extractfile(): of a cut member it gives nothing
+                    yield budget.copy(file, folder / f"{number:06d}", info.name, info.size)
+            file.seek(archive.offset)
+            if file.read(512) != bytes(512):
+                problem = problem or "a header or the end of the archive is missing"
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         if number == 0:
-            raise BundleError(f"{path.name}: not a readable tar archive ({error})") from error
-        yield Member(path.name, None, f"archive cut short or damaged after {number} members ({error}); the members before it were read")
+            raise BundleError(f"{path.name}: not a readable tar archive ({problem or error})") from error
+        problem = problem or str(error)
+    if problem:
+        said = f"archive cut short or damaged after {number} members ({problem}); what came before was read"
+        yield Member(path.name, None, said)
