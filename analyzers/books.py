@@ -321,7 +321,7 @@ def _stalls(engine: Engine, windows: Rows, model: StepModel) -> tuple[float, flo
     if not len(le):
         return 0.0, 0.0, 0.0
     prompt, _, cv, _ = steps.lengths(engine)
-    most = model.a + model.b * model.budget + model.q * model.budget * min(prompt * (1 + cv), 4 * model.budget) + model.launch_s + model.c * float(windows.running.max(initial=1.0))
+    most = model.a + model.b * model.budget + model.q * model.budget * min(prompt * (1 + cv), 4 * model.budget) + model.launch_s + model.mixed_s + model.c * float(windows.running.max(initial=1.0))
     low = np.concatenate([[0.0], le[:-1]])
     high = np.where(np.isinf(le), low * 2, le)
     long = low >= max(2 * most, 0.1)

@@ -38,6 +38,7 @@ class Load:
     how: str
     client: Array | None = None
     gap_s: Array | None = None
+    seen: Mapping[str, Array] | None = None  # measured queue, prefill, decode of each request, where known
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +349,11 @@ def load_of(books: Books, seed: int = 0) -> Load | None:
         if ok.sum() >= 0.9 * n:
             order = np.argsort(req["arrival_ts"][ok], kind="stable")
             take = {name: req[name][ok][order] for name in ("arrival_ts", "prompt_tokens", "output_tokens")}
-            return Load(take["arrival_ts"] - take["arrival_ts"][0], np.maximum(take["prompt_tokens"], 1), np.maximum(take["output_tokens"], 1), "request records")
+            seen = {name: req[f"{name}_s"][ok][order] for name in ("queue", "prefill", "decode")}
+            return Load(
+                take["arrival_ts"] - take["arrival_ts"][0], np.maximum(take["prompt_tokens"], 1), np.maximum(take["output_tokens"], 1), "request records",
+                seen=seen if all(np.isfinite(x).all() for x in seen.values()) else None,
+            )
     return _drawn(books, np.random.default_rng(seed))
 
 
@@ -483,14 +488,19 @@ def twin_of(books: Books, seed: int = 0) -> Twin | None:
     return Twin(load, setup.scaled(factor), base, gate, measured, factor)
 
 
-def without_long(twin: Twin, times: float = 6.0, *, fixed: Sequence[Setup] = ()) -> dict[str, float] | None:
-    """What the other requests would save without the prompts above `times` the median; None where there are none."""
+def without_long(twin: Twin, times: float = 6.0, setup: Setup | None = None) -> dict[str, float] | None:
+    """What the other requests would save without the prompts above `times` the median; None where there are none.
+
+    `setup` is the engine to replay them on (another engine: the long prompts and its faults removed together). Anchored on
+    the measured seconds of those requests where they are known.
+    """
     long = twin.load.prompt > times * float(np.median(twin.load.prompt))
     if not long.any() or long.all():
         return None
     keep = ~long
-    rest = Load(twin.load.arrival[keep], twin.load.prompt[keep], twin.load.output[keep], twin.load.how)
-    other = simulate(rest, fixed[0] if fixed else twin.setup)
+    seen = {name: float(x[keep].mean()) for name, x in twin.load.seen.items()} if twin.load.seen else dict(twin.measured)
+    rest = replace(twin.load, arrival=twin.load.arrival[keep], prompt=twin.load.prompt[keep], output=twin.load.output[keep], seen=None)
+    other = simulate(rest, setup or twin.setup)
     part = Result(twin.base.queue[keep], twin.base.prefill[keep], twin.base.decode[keep], 0)
-    shorter = replace(twin, load=rest, base=part)
+    shorter = replace(twin, load=rest, base=part, measured=seen)
     return {name: shorter.difference(other, name) for name in ("ttft", "e2e", "tpot")}

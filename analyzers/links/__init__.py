@@ -1,8 +1,9 @@
 """The links of the token-state chain: one module each, listed in chain order in CHAIN.
 
 A module has a docstring (What it is, Why it costs latency, How it is computed, What to try), LINK, `row(books)` and may have
-`adjust(books)` (its cost lies inside other links' steps and is taken out of them first) and `sign(engine)` (what a state
-without request seconds says).
+`adjust(books)` (its cost lies inside other links' steps and is taken out of them first), `saves(books, row, target, per)` (its
+own rule for what fixing it saves), `fix(setup)` (the counterfactual in the twin) and `sign(engine)` (what a state without
+request seconds says).
 """
 
 import textwrap

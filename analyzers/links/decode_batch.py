@@ -17,12 +17,14 @@ What to try:
 """
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from analyzers.books import Books
 from analyzers.model import Link, Row, Stage
+from analyzers.twin import Setup
 
 LINK: Final = Link("decode_batch", "Decode batch", load=True)
 
@@ -46,3 +48,8 @@ def row(books: Books) -> Row:
         evidence=(f"TPOT {1000 * tpot:.2f} ms with {together:.1f} sequences in a step: {1000 * m.a:.2f} ms + {1e6 * m.c:.0f} µs a sequence",
                   *((f"{mean:.1f} running on average",) if math.isfinite(mean) else ())),
     )
+
+
+def fix(setup: Setup) -> Setup:
+    """A step as for one sequence."""
+    return replace(setup, alone=True)

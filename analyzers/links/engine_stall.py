@@ -14,10 +14,12 @@ What to try:
     By cause: warm up the shapes that compile late (log: "during inference"), EPLB's interval, host memory and CPU pinning.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from analyzers.books import Books
 from analyzers.model import Link, Row, Stage
+from analyzers.twin import Setup
 
 LINK: Final = Link("engine_stall", "Stalls")
 
@@ -37,3 +39,8 @@ def row(books: Books) -> Row:
         conditions=("from the inter-token histogram: stalls below its buckets are not seen",),
         evidence=tuple(said),
     )
+
+
+def fix(setup: Setup) -> Setup:
+    """No stalls."""
+    return replace(setup, stalls=())

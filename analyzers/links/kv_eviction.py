@@ -22,6 +22,7 @@ What to try:
 """
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -29,6 +30,7 @@ import numpy as np
 from analyzers import steps
 from analyzers.books import Books, prompt_seconds
 from analyzers.model import Engine, Link, Row, Sign, Stage
+from analyzers.twin import ENDLESS, Setup
 
 LINK: Final = Link("kv_eviction", "KV eviction", grows=True)
 
@@ -112,3 +114,8 @@ def sign(engine: Engine) -> Sign | None:
 def _range(values: np.ndarray, digits: int = 0) -> str:
     low, high = float(values.min()), float(values.max())
     return f"{low:.{digits}f}" if low == high else f"{low:.{digits}f} to {high:.{digits}f}"
+
+
+def fix(setup: Setup) -> Setup:
+    """Endless KV blocks: nothing waits for them, is preempted or evicted."""
+    return replace(setup, blocks=ENDLESS, hit=max(setup.hit, setup.hit_endless))

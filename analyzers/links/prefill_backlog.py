@@ -21,6 +21,7 @@ What to try:
     More replicas: costs GPUs.
 """
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,7 @@ import numpy as np
 from analyzers.books import Books
 from analyzers.model import Engine, Link, Row, Sign, Stage
 from analyzers.steps import lengths
+from analyzers.twin import Setup
 
 LINK: Final = Link("prefill_backlog", "Prefill backlog")
 
@@ -113,3 +115,8 @@ def sign(engine: Engine) -> Sign | None:
     if held.sum() >= 3 and held.mean() > 0.5 and float(np.std(prompts[held])) < 0.1 * float(np.mean(prompts[held])):
         return Sign(0.7, f"prompt throughput stands at {float(np.mean(prompts[held])):.0f} tokens/s with up to {float(waiting.max()):.0f} waiting and KV blocks free")
     return None
+
+
+def fix(setup: Setup) -> Setup:
+    """Prompts of others computed on an ideal separate pool."""
+    return replace(setup, pool=True)

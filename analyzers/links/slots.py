@@ -16,12 +16,14 @@ What to try:
 """
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from analyzers.books import Books, cap_of
 from analyzers.model import Engine, Link, Row, Sign, Stage
+from analyzers.twin import ENDLESS, Setup
 
 LINK: Final = Link("slots", "Slots", grows=True)
 
@@ -59,3 +61,8 @@ def sign(engine: Engine) -> Sign | None:
     if not at.any():
         return None
     return Sign(float(at.mean()), f"running stood at max_num_seqs ({cap:.0f}) with up to {float(stat['waiting'][at].max()):.0f} waiting and KV blocks free")
+
+
+def fix(setup: Setup) -> Setup:
+    """No cap on the sequences that run."""
+    return replace(setup, slots=ENDLESS)
