@@ -53,20 +53,23 @@ class Store:
 
     def __init__(self, path: Path | None = None, *, memory_limit: str = DEFAULT_MEMORY_LIMIT, threads: int = 2) -> None:
         self.path = path
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
             self._db = duckdb.connect(str(path) if path else MEMORY, config={"memory_limit": memory_limit, "threads": threads})
-        except duckdb.IOException as error:
-            raise StoreError(
-                f"{path}: cannot be opened ({str(error).splitlines()[0]}). Another weaklink may hold it: "
-                "stop it, or give another --store.",
-            ) from error
+        except (duckdb.Error, OSError) as error:
+            why = str(error).splitlines()[0]
+            what = "Another weaklink may hold it: stop it, or give another --store." if "lock" in why else "Give another --store."
+            raise StoreError(f"{path}: cannot be opened ({why}). {what}") from error
         self._local = threading.local()
         self._columns: dict[str, dict[str, pa.DataType]] = {}
         self._series: dict[tuple[Any, ...], int] | None = None
         self.lock = threading.RLock()
-        self._migrate()
+        try:
+            self._migrate()
+        except BaseException:
+            self._db.close()
+            raise
         self._db.execute("SET enable_external_access=false")
 
     def cursor(self) -> Any:
@@ -201,8 +204,10 @@ def _arrow(values: Any, kind: pa.DataType) -> pa.Array:
         return pa.Array.from_buffers(kind, length, [_valid(values), pa.py_buffer(bits)])
     if not isinstance(values, np.ndarray):
         valid = _valid(values)
-        fill = [0 if value is None else value for value in values] if valid is not None else values
+        fill = [0 if value is None or value != value else value for value in values] if valid is not None else values  # noqa: PLR0124
         data = np.asarray(fill, dtype=kind.to_pandas_dtype())
+    elif values.dtype.kind in "iu" and pa.types.is_integer(kind):
+        valid, data = None, values.astype(kind.to_pandas_dtype())  # not by way of floats, which hold 53 bits
     else:
         data = np.asarray(values, dtype=float)
         missing = np.isnan(data)
