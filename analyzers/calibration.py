@@ -5,7 +5,8 @@ HALF_WIDTH[level][link] = (inactive, active). `inactive` is a share of the measu
 |part - truth| / measured where the link truly held less than 1 % of it. `active` is a share of the link's own seconds: the 90 %
 quantile of |part - truth| / truth where it held more than 5 %, over lab scenarios (TTFT and E2E), and of |saves - saved| / saved
 of the real pairs, each case with the same weight, at least 0.06: two runs of one load differ by that.
-A cell with fewer than 5 cases takes the prior, doubled (active: of a part that holds 0.3 of the target): it is marked. Cases behind each cell (inactive, active):
+A cell with fewer than 5 cases takes the prior, doubled (active: of a part that holds 0.3 of the target): it is
+marked. Cases behind each cell (inactive, active):
 
 metrics:  frontend 0, 0 · slots 0, 0 · prefill_backlog 0, 0 · prefix_cache_miss 0, 0 · kv_eviction 0, 0 · kv_transfer 0, 0
           decode_batch 0, 0 · moe_imbalance 0, 0 · speculation 0, 0 · engine_stall 0, 0 · output 0, 0

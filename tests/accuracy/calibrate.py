@@ -43,7 +43,8 @@ HALF_WIDTH[level][link] = (inactive, active). `inactive` is a share of the measu
 |part - truth| / measured where the link truly held less than 1 % of it. `active` is a share of the link's own seconds: the 90 %
 quantile of |part - truth| / truth where it held more than 5 %, over lab scenarios (TTFT and E2E), and of |saves - saved| / saved
 of the real pairs, each case with the same weight{least}.
-A cell with fewer than {enough} cases takes the prior, doubled (active: of a part that holds {typical} of the target): it is marked. Cases behind each cell (inactive, active):
+A cell with fewer than {enough} cases takes the prior, doubled (active: of a part that holds {typical} of the target): it is
+marked. Cases behind each cell (inactive, active):
 
 {counts}
 """
