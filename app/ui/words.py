@@ -10,7 +10,7 @@ from typing import Final
 from analyzers.links import CHAIN
 
 MINUS: Final = "\N{MINUS SIGN}"
-THIN: Final = "\N{NARROW NO-BREAK SPACE}"
+THIN: Final = "\N{NO-BREAK SPACE}"
 DASH: Final = "\N{EN DASH}"
 LABELS: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 TITLES: Final = {module.LINK.name: module.LINK.title for module in CHAIN}
@@ -114,6 +114,11 @@ def clock(ts: float, *, day: bool = False, fine: bool = False) -> str:
     return f"{text}.{moment.microsecond // 1000:03}" if fine else text
 
 
+def date(ts: float) -> str:
+    """The day of an instant, UTC: "2026-11-29"."""
+    return datetime.fromtimestamp(ts, UTC).strftime("%Y-%m-%d")
+
+
 def span(start: float | None, end: float | None) -> str:
     """A window in words: "15:33:44 - 15:34:51 UTC"; its date where it is longer than a day."""
     if start is None or end is None:
@@ -144,6 +149,11 @@ def size(n: float) -> str:
 def esc(text: object) -> str:
     """Text for HTML: user data never becomes markup."""
     return html.escape(str(text))
+
+
+def flagged(text: str) -> str:
+    """Escaped text with command line flags set as code."""
+    return re.sub(r"(?<![\w-])--[a-z][a-z0-9-]+(?: N\b)?", lambda found: f"<code>{found[0]}</code>", esc(text))
 
 
 def titled(text: str) -> str:

@@ -31,8 +31,8 @@ SELECT
   max(kv_usage_ratio) AS kv_usage_ratio,            -- of the fullest engine
   min(kv_usage_ratio) AS kv_usage_least_ratio,      -- of the emptiest
   sum(hit) / nullif(sum(query), 0) AS hit_ratio,    -- NULL: no prompts in the slice
-  sum(prompt / dt_s) AS prompt_per_s,               -- tokens, hits included
-  sum(computed / dt_s) AS computed_per_s,           -- tokens; NULL: not exported (vLLM 0.19 and earlier)
+  sum(coalesce(computed, prompt) / dt_s) AS computed_per_s,  -- prompt tokens; before vLLM 0.16 those from a cache are in it
+  sum((prompt - computed) / dt_s) AS cached_per_s,  -- prompt tokens; NULL: not exported
   sum(generation / dt_s) AS generation_per_s,       -- tokens
   sum(ttft_s) / nullif(sum(ttft_n), 0) AS ttft_s,   -- means, from sums; NULL: no request had its first token in the slice
   sum(itl_s) / nullif(sum(itl_n), 0) AS itl_s,

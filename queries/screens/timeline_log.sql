@@ -25,8 +25,8 @@ SELECT
   max(kv_usage_ratio) AS kv_usage_ratio,        -- of the fullest engine
   min(kv_usage_ratio) AS kv_usage_least_ratio,  -- of the emptiest
   avg(hit_ratio) AS hit_ratio,                  -- each over vLLM's last 1000 requests, not the slice
-  sum(prompt_per_s) AS prompt_per_s,            -- tokens computed
-  NULL::DOUBLE AS computed_per_s,
+  sum(prompt_per_s) AS computed_per_s,          -- prompt tokens
+  NULL::DOUBLE AS cached_per_s,
   sum(generation_per_s) AS generation_per_s,    -- tokens
   NULL::DOUBLE AS ttft_s,                       -- request seconds stand in no log line
   NULL::DOUBLE AS itl_s,

@@ -1,0 +1,1 @@
+"""The dashboard: the only folder, with app.server, that imports streamlit."""

@@ -1,0 +1,126 @@
+"""The frame of the dashboard: brand, pages, and the picks that all pages share (target, engine, window).
+
+Streamlit runs this file for every interaction; the modules it imports stay loaded.
+"""
+
+from datetime import UTC, datetime
+from functools import partial
+from importlib.resources import files
+from types import ModuleType
+from typing import Final
+
+import streamlit as st
+
+from analyzers.model import TARGETS
+from app.ui import draw, session
+from app.ui.screens import PAGES
+from app.ui.session import Recording, View
+from app.ui.words import LABELS, esc, length, plural, span
+
+ALL: Final = ""  # the engine picker's "all of them", the recording picker's "the newest"
+
+
+def frame() -> None:
+    """Draw brand, navigation and picks, then the page."""
+    st.set_page_config(page_title="weaklink", page_icon=str(files("app.ui").joinpath("mark.svg")), layout="wide")
+    draw.style()
+    view = session.view()
+    pages = {_path(module): st.Page(partial(module.page, view), title=module.TITLE, url_path=_path(module), default=module is PAGES[0]) for module in PAGES}
+    st.session_state["pages"] = pages
+    current = st.navigation(list(pages.values()), position="hidden")
+    with st.container(key="top", horizontal=True, vertical_alignment="center", gap="xxsmall"):
+        draw.html('<div class="wl-brand">weaklink</div>', width="content")
+        for name, page in pages.items():
+            with st.container(key="here" if page.url_path == current.url_path else f"go-{name}", width="content"):
+                st.page_link(page, label=page.title, query_params=view.pick.params() or None)
+        with st.container(key="picks", horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="xsmall"):
+            if view.recordings:
+                picks(view)
+    current.run()
+
+
+def _path(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
+def picks(view: View) -> None:
+    """Target, engine and window; each changes the address too."""
+    st.session_state["target"] = view.pick.target
+    st.segmented_control(
+        "Target", list(TARGETS), key="target", format_func=lambda name: LABELS[name], label_visibility="collapsed", required=True,
+        on_change=lambda: session.choose(target=st.session_state["target"]),
+    )
+    _engine(view)
+    _window(view)
+
+
+def _engine(view: View) -> None:
+    """The engine picker; with one engine only its name."""
+    models = ", ".join(view.judged.models) if view.judged else ""
+    if len(view.engines) < 2:
+        name = f"{models} · " if models else ""
+        with st.popover(f"{name}{plural(len(view.engines), 'engine')}", type="secondary"):
+            draw.html(f'<div class="wl-title">{esc(", ".join(view.engines)) or "no engine in this window"}</div>')
+        return
+    st.session_state["engine"] = view.pick.engine if view.pick.engine in view.engines else ALL
+    with st.popover(_short(view, models), type="secondary"):
+        st.selectbox(
+            "Engine", [ALL, *view.engines], key="engine", format_func=lambda name: name or f"all {len(view.engines)} engines",
+            on_change=lambda: session.choose(engine=st.session_state["engine"] or None),
+        )
+
+
+def _short(view: View, models: str) -> str:
+    chosen = view.chosen[0] if len(view.chosen) == 1 else f"{len(view.engines)} engines"
+    return f"{models} · {chosen}" if models else chosen
+
+
+def _window(view: View) -> None:
+    """The window, and the recordings to choose from."""
+    start = view.judged.start if view.judged else view.pick.start
+    end = view.judged.end if view.judged else view.pick.end
+    timed = start is not None and end is not None
+    label = f"{span(start, end)} · {length(end - start)}" if start is not None and end is not None else "no clock"
+    with st.popover(label, type="secondary"):
+        if len(view.recordings) > 1:
+            names = [ALL, *(one.bundle for one in reversed(view.recordings))]
+            st.session_state["recording"] = view.pick.recording if view.pick.recording in names else ALL
+            st.selectbox(
+                "Recording", names, key="recording", format_func=lambda name: name or "the newest, with what overlaps it",
+                on_change=lambda: session.choose(recording=st.session_state["recording"] or None, start=None, end=None, engine=None),
+            )
+        whole = _whole(view)
+        if timed and whole:
+            _slider(view, whole)
+        if view.pick.start is not None or view.pick.end is not None:
+            st.button("Whole recording", on_click=session.choose, kwargs={"start": None, "end": None}, key="reset")
+        draw.html('<div class="wl-title">Drag over a chart to set it exactly.</div>')
+
+
+def _whole(view: View) -> tuple[float, float] | None:
+    """First and last instant of the recordings in view; None where they carry no clock."""
+    shown: list[Recording] = [one for one in view.recordings if one.start is not None and set(one.instances) & set(view.instances)]
+    if not shown:
+        return None
+    return min(one.start for one in shown if one.start is not None), max(one.end for one in shown if one.end is not None)
+
+
+def _slider(view: View, whole: tuple[float, float]) -> None:
+    low, high = datetime.fromtimestamp(int(whole[0]), UTC), datetime.fromtimestamp(int(whole[1]) + 1, UTC)
+    chosen = (
+        max(low, datetime.fromtimestamp(view.pick.start, UTC)) if view.pick.start is not None else low,
+        min(high, datetime.fromtimestamp(view.pick.end, UTC)) if view.pick.end is not None else high,
+    )
+    if not low <= chosen[0] < chosen[1] <= high:
+        return
+    st.session_state["window"] = chosen
+    st.slider("Window (UTC)", min_value=low, max_value=high, key="window", format="HH:mm:ss", on_change=_slid)
+
+
+def _slid() -> None:
+    start, end = st.session_state["window"]
+    session.choose(start=start.timestamp(), end=end.timestamp())
+
+
+if __name__ == "__main__":
+    frame()

@@ -1,0 +1,205 @@
+"""What all pages share: the one store of the process, what the user picked, and the judgement of it, cached.
+
+The picks (target, engine, window, recording) live in the session and in the address, so that a link shows the same page to
+somebody else. `View` is what a page gets.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import streamlit as st
+
+from analyzers.model import TARGETS, Attribution, Target
+from app.pipeline import attribution_for
+from app.store import Store, sql
+from app.ui import shared
+
+_PICK: Final = "pick"
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """What the user chose. `start` and `end` are epoch seconds; None: the whole recording. `engine` is "host:port/label"."""
+
+    target: str = "ttft"
+    engine: str | None = None
+    start: float | None = None
+    end: float | None = None
+    recording: str | None = None
+
+    def params(self) -> dict[str, str]:
+        """As the address has it; what is at its default is left out."""
+        given = {
+            "target": None if self.target == "ttft" else self.target,
+            "engine": self.engine,
+            "from": None if self.start is None else _stamp(self.start, up=False),
+            "to": None if self.end is None else _stamp(self.end, up=True),
+            "recording": self.recording,
+        }
+        return {name: text for name, text in given.items() if text is not None}
+
+
+def pick_of(params: Mapping[str, str]) -> Pick:
+    """The picks that an address holds; what cannot be read is left out."""
+    target = params.get("target", "ttft")
+    start, end = _instant(params.get("from")), _instant(params.get("to"))
+    if start is not None and end is not None and end <= start:
+        start = end = None
+    return Pick(target if target in TARGETS else "ttft", params.get("engine"), start, end, params.get("recording"))
+
+
+def _stamp(ts: float, *, up: bool) -> str:
+    """An instant in ISO 8601 to the millisecond, rounded outwards; seconds as a number where there is no clock."""
+    if ts < 1e8:
+        return f"{ts:g}"
+    thousandth = (math.ceil if up else math.floor)(ts * 1000)
+    return datetime.fromtimestamp(thousandth // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{thousandth % 1000:03}Z"
+
+
+def _instant(text: str | None) -> float | None:
+    """Epoch seconds of an ISO 8601 instant (UTC where it names no zone) or of a number; None where it is neither."""
+    if not text:
+        return None
+    try:
+        found = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        found = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return found if math.isfinite(found) else None
+
+
+def picked() -> Pick:
+    """What is chosen now: the address where it says something, else the session."""
+    params = st.query_params.to_dict()
+    if params or _PICK not in st.session_state:
+        st.session_state[_PICK] = pick_of(params)
+    pick: Pick = st.session_state[_PICK]
+    if params != pick.params():
+        st.query_params.from_dict(pick.params())
+    return pick
+
+
+def choose(**changes: Any) -> None:
+    """Change picks, in the session and in the address; the caller reruns (a widget's callback need not)."""
+    pick = replace(st.session_state.get(_PICK, Pick()), **changes)
+    st.session_state[_PICK] = pick
+    st.query_params.from_dict(pick.params())
+
+
+# -- what is there ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A bundle in the store. `start` and `end` are None where nothing in it carries a clock."""
+
+    bundle: str
+    start: float | None
+    end: float | None
+    instances: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a page draws: the picks, the engines they leave, and what was judged.
+
+    `low` and `high` bound the window for SQL (infinite: open). `engines` are all in the window as "host:port/label",
+    `chosen` those that the picks leave. `fleet` judges all of them, `judged` the chosen ones; None: nothing is there.
+    """
+
+    store: Store
+    mark: str
+    pick: Pick
+    recordings: tuple[Recording, ...]
+    instances: tuple[str, ...]
+    low: float
+    high: float
+    engines: tuple[str, ...]
+    chosen: tuple[str, ...]
+    fleet: Attribution | None
+    judged: Attribution | None
+
+    @property
+    def target(self) -> Target | None:
+        """The chosen target of the chosen engines."""
+        return None if self.judged is None else self.judged.targets[self.pick.target]
+
+    def rows(self, name: str, **params: Any) -> list[dict[str, Any]]:
+        """Rows of queries/screens/<name>.sql, cached until the store changes."""
+        return _rows(self.mark, name, json.dumps(params), self.store)
+
+    def columns(self, name: str, **params: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """Columns of queries/screens/<name>.sql, cached until the store changes."""
+        return _columns(self.mark, name, json.dumps(params), self.store)
+
+    def window(self) -> dict[str, Any]:
+        """The parameters that nearly every query takes."""
+        return {"low": self.low, "high": self.high, "engines": list(self.chosen)}
+
+
+def view() -> View:
+    """The view of what is picked now."""
+    (held, turn), pick = shared.held(), picked()
+    mark = f"{turn}:{_watermark(held)}"
+    recordings = tuple(
+        Recording(row["bundle"], row["start_ts"], row["end_ts"], tuple(row["instances"])) for row in _rows(mark, "frame_recording", "{}", held)
+    )
+    low, high, instances = scope(recordings, pick)
+    found = _rows(mark, "frame_engine", json.dumps({"low": low, "high": high, "instances": list(instances)}), held) if recordings else []
+    names = {f"{row['instance'] or ''}/{row['engine']}": f"{row['instance']}/{row['engine']}" for row in found}
+    chosen = (pick.engine,) if pick.engine in names else tuple(names)
+    fleet = _judge(mark, low, high, tuple(names.values()), held) if names else None
+    judged = fleet if len(chosen) == len(names) else _judge(mark, low, high, (names[chosen[0]],), held)
+    return View(held, mark, pick, recordings, instances, low, high, tuple(names), chosen, fleet, judged)
+
+
+def scope(recordings: Sequence[Recording], pick: Pick) -> tuple[float, float, tuple[str, ...]]:
+    """Window and servers that the picks mean: the recording picked, or the newest and those that overlap it in time."""
+    named = [one for one in recordings if one.bundle == pick.recording]
+    newest = named or list(recordings[-1:])
+    timed = newest and newest[0].start is not None
+    group = list(recordings) if pick.start is not None and not named else [one for one in recordings if one in newest or (timed and not named and _overlap(one, newest[0]))]
+    instances = tuple(sorted({name for one in group for name in one.instances}))
+    low, high = -math.inf, math.inf
+    if len(group) < len(recordings) and timed:
+        low = min(one.start for one in group if one.start is not None)
+        high = max(one.end for one in group if one.end is not None)
+    return (low if pick.start is None else pick.start), (high if pick.end is None else pick.end), instances
+
+
+def _overlap(one: Recording, other: Recording) -> bool:
+    if one.start is None or one.end is None or other.start is None or other.end is None:
+        return False
+    return one.start <= other.end and other.start <= one.end
+
+
+def _watermark(held: Store) -> str:
+    return "-".join(str(number) for number in held.rows(sql("screens", "frame_watermark"))[0])
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _judge(mark: str, low: float, high: float, names: tuple[str, ...], _store: Store) -> Attribution:  # noqa: ARG001 mark is a part of the cache's key
+    return attribution_for(_store, None if math.isinf(low) else low, None if math.isinf(high) else high, list(names))
+
+
+@st.cache_data(max_entries=256, show_spinner=False)
+def _rows(mark: str, name: str, params: str, _store: Store) -> list[dict[str, Any]]:  # noqa: ARG001 as above
+    columns = _store.columns(sql("screens", name), json.loads(params) or None)
+    return [{key: _none(values[at]) for key, values in columns.items()} for at in range(len(next(iter(columns.values()))))]
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _columns(mark: str, name: str, params: str, _store: Store) -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG001 as above
+    return _store.columns(sql("screens", name), json.loads(params) or None)
+
+
+def _none(value: Any) -> Any:
+    """A cell as Python has it; NaN is None."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(plain, float) and math.isnan(plain) else plain
