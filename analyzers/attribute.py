@@ -8,10 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from analyzers import combine, state
+from analyzers import combine, ranges, state
 from analyzers.books import NOMINAL_OUTPUT_S, Books, arrival_rate, books
 from analyzers.links import CHAIN, by_name, moe_imbalance
 from analyzers.model import TARGETS, Attribution, Engine, EngineResult, Level, Link, Part, Refusal, Row, Stage, Target, Window
+from analyzers.whatif import LOAD_TIER, WhatIf, what_if
 
 LIMITS: Final = 0.10  # share of the measured value from which the largest fault limits
 LOW_END: Final = 0.05  # which the lower end of its range must exceed
@@ -20,10 +21,13 @@ CONTRIBUTES: Final = 0.05
 FEW_REQUESTS: Final = 5  # below this nothing is judged
 
 
-def attribute(window: Window) -> Attribution:
-    """Judge a window: each engine alone, then combined by requests. Never raises on missing data: it refuses."""
+def attribute(window: Window, *, with_twin: bool = False) -> Attribution:
+    """Judge a window: each engine alone, then combined by requests. Never raises on missing data: it refuses.
+
+    `with_twin` also replays each engine (what-ifs, joint fixes); it is not needed to name the link.
+    """
     roles = combine.roles(window.engines)
-    results = tuple(_engine(engine, role) for engine, role in zip(window.engines, roles, strict=True))
+    results = tuple(_engine(engine, role, with_twin=with_twin) for engine, role in zip(window.engines, roles, strict=True))
     finished = int(sum(e.total.get("e2e_n", 0.0) for e in window.engines))
     return Attribution(
         start=window.start, end=window.end,
@@ -48,15 +52,47 @@ def level_of(engine: Engine) -> Level:
     return Level.METRICS
 
 
-def _engine(engine: Engine, role: str) -> EngineResult:
+def _engine(engine: Engine, role: str, *, with_twin: bool) -> EngineResult:
     accounts = books(engine)
     if accounts is None:
         return EngineResult(engine.instance, engine.engine, role, int(engine.total.get("e2e_n", 0.0)), state.targets(engine), Level.STATE)
+    level = level_of(engine)
+    adjusted = adjust(accounts)
+    rows = {module.LINK.name: module.row(adjusted) for module in CHAIN}
+    plain = {name: target_of(name, adjusted, rows) for name in TARGETS}
+    replay = what_if(adjusted) if with_twin else None
+    if replay is not None:
+        plain = {name: _with_twin(target, replay) for name, target in plain.items()}
+    spans = ranges.of(accounts, plain, level)
+    targets = {name: judge(_with_ranges(target, spans[name]), accounts.requests) for name, target in plain.items()}
+    return EngineResult(engine.instance, engine.engine, role, accounts.requests, targets, level, replay)
+
+
+def adjust(accounts: Books) -> Books:
+    """Books after the links whose cost lies inside others' steps have taken their share."""
     for module in CHAIN:
         if hasattr(module, "adjust"):
             accounts = module.adjust(accounts)
-    rows = {module.LINK.name: module.row(accounts) for module in CHAIN}
-    return EngineResult(engine.instance, engine.engine, role, accounts.requests, {name: _target(name, accounts, rows) for name in TARGETS}, level_of(engine))
+    return accounts
+
+
+def _with_ranges(target: Target, spans: Mapping[str, tuple[float, float]]) -> Target:
+    return replace(target, parts=tuple(replace(p, range_s=spans.get(p.link)) for p in target.parts))
+
+
+def _with_twin(target: Target, replay: WhatIf) -> Target:
+    """Savings by the twin where it meets what was measured; outside its gate the books speak alone."""
+    if target.measured_s is None:
+        return target
+    gate = ", ".join(f"{name} {value:.2f}" for name, value in replay.gate.items())
+    if not replay.holds:
+        return replace(target, conditions=(*target.conditions, f"the twin is outside its gate (twin / measured: {gate}): savings are the books'"))
+    saves, last = replay.saves[target.name], replay.last[target.name]
+    parts = tuple(
+        replace(p, saves_s=saves[p.link], last_s=last[p.link]) if p.link in saves and p.seconds is not None and p.link not in LOAD_TIER else p
+        for p in target.parts
+    )
+    return replace(target, parts=parts, conditions=(*target.conditions, f"savings by the twin (twin / measured: {gate}; {replay.load})"))
 
 
 # -- one target -----------------------------------------------------------------------------------------------------------
@@ -88,7 +124,8 @@ def _over(cells: Mapping[Stage, float] | None, stages: Sequence[Stage], per: flo
     return sum(seconds for stage, seconds in (cells or {}).items() if stage in stages) / per
 
 
-def _target(name: str, b: Books, rows: Mapping[str, Row]) -> Target:
+def target_of(name: str, b: Books, rows: Mapping[str, Row]) -> Target:
+    """One target with its parts, not judged yet."""
     stages = TARGETS[name]
     measured, per = _measured(name, b)
     if not math.isfinite(measured):
@@ -98,12 +135,11 @@ def _target(name: str, b: Books, rows: Mapping[str, Row]) -> Target:
     parts = tuple(_part(module.LINK, rows[module.LINK.name], name, stages, per, b, measured) for module in CHAIN)
     floor = _over(_floor(b), stages, per)
     explained = floor + sum(p.seconds or 0.0 for p in parts)
-    target = Target(
+    return Target(
         name=name, measured_s=measured, floor_s=floor, unexplained_s=measured - explained,
         stages={stage: b.stages[stage] / per for stage in stages}, parts=parts, limiting=None, runner_up=None, verdict="undetermined",
         cannot_determine=(*b.refusals, *(r for r in (moe_imbalance.refusal(b.engine),) if r)), conditions=tuple(_conditions(name, b)),
     )
-    return judge(target, b.requests)
 
 
 def _blank(module: ModuleType, row: Row) -> Part:
@@ -172,6 +208,8 @@ def saves(link: Link, row: Row, name: str, b: Books, per: float) -> float | None
 # -- the verdict ----------------------------------------------------------------------------------------------------------
 def judge(target: Target, requests: int) -> Target:
     """Name the limiting link by the rule of house.md section 2, or refuse."""
+    if target.measured_s is None:
+        return target
     measured = target.measured_s or 0.0
     if requests < FEW_REQUESTS:
         why = Refusal(f"anything from {requests} finished requests", "a longer window")

@@ -55,20 +55,25 @@ class Books:
     seen: Mapping[str, float] = field(default_factory=dict)
 
 
-def books(engine: Engine) -> Books | None:
-    """The accounting of one engine; None where no request histogram says anything (level `state`)."""
+def books(engine: Engine, windows: Rows | None = None, model: StepModel | None = None, recomputed_tokens: float | None = None) -> Books | None:
+    """The accounting of one engine; None where no request histogram says anything (level `state`).
+
+    `windows` and `model` take the place of the engine's own (resampling), `recomputed_tokens` of the estimate (extremes).
+    """
     t = engine.total
     n = t.get("e2e_n", 0.0)
     if not n or not all(name in t for name in ("e2e_s", "queue_s", "prefill_s", "decode_s")):
         return None
-    windows = steps.rows(engine)
-    model = steps.fit(engine, windows)
+    windows = windows or steps.rows(engine)
+    model = model or steps.fit(engine, windows)
     mean = {name: t[f"{name}_s"] / n for name in ("queue", "prefill", "decode", "e2e")}
     ttft = t["ttft_s"] / t["ttft_n"] if t.get("ttft_n") else math.nan
     stages, notes = _stages(mean, ttft, t)
     hits = hits_of(engine)
     little, hold = _little(engine)
     recomputed = steps.recomputed_tokens(engine)
+    if recomputed_tokens is not None:
+        recomputed = (recomputed_tokens, *recomputed[1:])
     requeue = _requeue(engine)
     queue, seen = _queue(engine, mean["queue"], hits, hold, windows, model)
     dwell = _dwell(engine, windows, model, stages[Stage.FRONTEND])

@@ -210,6 +210,7 @@ class EngineResult:
     requests: int
     targets: Mapping[str, Target]
     level: Level = Level.METRICS
+    what_if: Any = None  # analyzers.whatif.WhatIf, where the twin was asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ Single steps are never used: asynchronous scheduling moves cost between neighbou
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -445,6 +445,23 @@ def fit(engine: Engine, windows: Rows | None = None) -> StepModel:
     )
     object.__setattr__(model, "extra", windows.launch(floor_s, model.b, model.q, graph, budget))
     return model
+
+
+def refit(windows: Rows, model: StepModel, index: Array) -> StepModel:
+    """The same terms fitted to windows drawn again (`index` into them): how far the coefficients move. None lost: the model itself
+    where the draw cannot carry it."""
+    use = index[windows.busy[index]]
+    terms = [j for j, value in enumerate((1.0, model.b - model.b_min, model.c - model.c_min, model.q, model.mixed_s)) if value > 0]
+    X = np.stack([windows.n, windows.prompt, windows.decode, windows.pairs, windows.mixed], 1)
+    y = windows.dt - model.c_min * X[:, 2] - model.b_min * X[:, 1] - (model.extra if len(model.extra) == len(windows.dt) else 0.0)
+    only = np.zeros_like(X)
+    only[:, terms] = X[:, terms]
+    if len(use) < MIN_WINDOWS:
+        return model
+    coef, _, _ = non_negative(only[use], y[use], 2)
+    if coef[0] <= 0:
+        return model
+    return replace(model, a=float(coef[0]), b=float(coef[1]) + model.b_min, c=float(coef[2]) + model.c_min, q=float(coef[3]), mixed_s=float(coef[4]))
 
 
 def _bounds(engine: Engine, X: Array, y: Array) -> tuple[float, float]:

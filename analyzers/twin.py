@@ -60,6 +60,7 @@ class Setup:
     hit: float = 0.0
     hit_shared: float = 0.0
     hit_endless: float = 0.0
+    tokens_per_step: float = 1.0  # with speculative decoding: accepted length
     pool: bool = False  # prompts of others computed on an ideal separate pool
     alone: bool = False  # a decode step costs what one sequence costs
     stalls: tuple[tuple[float, float], ...] = ()
@@ -159,7 +160,7 @@ class _Run:
         self.preemptions += 1
         if self.decoding[i]:
             length = self.length(i)
-            self.emitted[i] += self.step - self.start_step[i]
+            self.emitted[i] += int((self.step - self.start_step[i]) * self.s.tokens_per_step)
             self.D -= 1
             self.residue[(self.start_step[i] - self.context[i]) % self.s.block_size] -= 1
             self.used -= -(-length // self.s.block_size) - self.held[i]
@@ -221,7 +222,7 @@ class _Run:
         self.emitted[i] += 1
         if math.isnan(self.first[i]):
             self.first[i] = when
-        rest = self.output[i] - self.emitted[i]
+        rest = math.ceil((self.output[i] - self.emitted[i]) / self.s.tokens_per_step)
         if rest <= 0:
             self.running.remove(i)
             self.end(i, when)
@@ -412,6 +413,7 @@ def setup_of(books: Books, load: Load) -> Setup:
         slots=int(cap) if math.isfinite(cap) else ENDLESS, blocks=_pool_blocks(books, load, blocks, size, now) if math.isfinite(blocks) else ENDLESS,
         block_size=size, hit=now, hit_shared=max(now, hits.shared if math.isfinite(hits.shared) else now),
         hit_endless=max(now, hits.endless if math.isfinite(hits.endless) else now), stalls=stalls,
+        tokens_per_step=1 + books.engine.total.get("accepted_tokens", 0.0) / books.engine.total["draft_n"] if books.engine.total.get("draft_n") else 1.0,
     )
 
 

@@ -110,6 +110,7 @@ def analyze(
     end: Annotated[str | None, typer.Option("--to", help="End of the window.", show_default=False)] = None,
     engine: Annotated[list[str] | None, typer.Option(help="Only this engine: a label (1) or instance/label (host:port/1).", show_default=False)] = None,
     instance: Instance = None,
+    what_if: Annotated[bool, typer.Option("--what-if", help="Also replay the window in the twin: joint fixes, and the load without its long prompts.")] = False,
     output: Output = Format.TEXT,
 ) -> None:
     """Name the limiting link of recordings (needs no database), or of the store where no PATH is given.
@@ -124,7 +125,7 @@ def analyze(
     with _open(None if paths and store is None else store or default_store()) as opened:
         results = _load(opened, paths, instance) if paths else []
         _clear_progress()
-        attribution = attribution_for(opened, _instant(start), _instant(end), engine)
+        attribution = attribution_for(opened, _instant(start), _instant(end), engine, with_twin=what_if)
         files = [_file(r) for r in results] if paths else _stored_files(opened)
     incident = Incident(version("weaklink"), tuple(files), attribution)
     typer.echo(json_report.render(incident) if output is Format.JSON else text_report.render(incident, target.value if target else None), nl=False)
@@ -143,6 +144,29 @@ def _file(result: Any) -> dict[str, Any]:
 def _stored_files(store: Any) -> list[dict[str, Any]]:
     rows = store.rows("SELECT bundle || '/' || name, format, lines, rejected FROM source_file ORDER BY file_id")
     return [{"name": r[0], "format": r[1], "lines": r[2], "rejected": r[3]} for r in rows]
+
+
+@app.command()
+def compare(
+    before: Annotated[Path, typer.Argument(help="Bundle before (folder, archive or file).")],
+    after: Annotated[Path, typer.Argument(help="Bundle after.")],
+    output: Output = Format.TEXT,
+) -> None:
+    """Tell what changed between two recordings: by stage, link and mechanism, in seconds."""
+    from analyzers.compare import compare as compared
+    from app.pipeline import window_of
+    from app.reports import compare as report
+
+    windows = []
+    for path in (before, after):
+        with _open(None) as opened:
+            _load(opened, [path], None)
+            windows.append(window_of(opened))
+        if not windows[-1].engines:
+            _fail(f"nothing usable in {path}")
+    _clear_progress()
+    found = compared(*windows)
+    typer.echo(json.dumps(report.document(found), indent=1) if output is Format.JSON else report.render(found))
 
 
 @app.command()

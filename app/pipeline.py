@@ -46,9 +46,9 @@ def window_of(store: Store, start: float | None = None, end: float | None = None
     return Window(*_span(interval, stat, scrape, found, start, end), engines=found, restarts=restarts + _log_restarts(store, bounds))
 
 
-def attribution_for(store: Store, start: float | None = None, end: float | None = None, engines: Sequence[str] | None = None) -> Attribution:
-    """The attribution of what the store holds in a window."""
-    return attribute(window_of(store, start, end, engines))
+def attribution_for(store: Store, start: float | None = None, end: float | None = None, engines: Sequence[str] | None = None, *, with_twin: bool = False) -> Attribution:
+    """The attribution of what the store holds in a window; `with_twin` adds what-ifs."""
+    return attribute(window_of(store, start, end, engines), with_twin=with_twin)
 
 
 def _pairs(store: Store, *tables: Columns) -> list[tuple[str | None, str]]:

@@ -39,11 +39,26 @@ def document(incident: Incident) -> dict[str, Any]:
             {
                 "instance": e.instance, "engine": e.engine, "role": e.role, "requests": e.requests, "level": str(e.level),
                 "targets": {name: _target(target) for name, target in e.targets.items()},
+                "what_if": _what_if(e.what_if),
             }
             for e in a.engines
         ],
         "targets": {name: _target(target) for name, target in a.targets.items()},
         "notes": list(a.notes),
+    }
+
+
+def _what_if(found: Any) -> dict[str, Any] | None:
+    """The twin's answers, where it was asked: seconds by target and link."""
+    if found is None:
+        return None
+    return {
+        "gate": _numbers(found.gate), "holds": found.holds, "load": found.load, "joint_s": _numbers(found.joint),
+        "saves_s": {name: _numbers(values) for name, values in found.saves.items()},
+        "last_s": {name: _numbers(values) for name, values in found.last.items()},
+        "parts_s": {name: _numbers(values) for name, values in found.parts.items()},
+        "without_long_prompts_s": _numbers(found.without_long) if found.without_long else None,
+        "without_long_prompts_and_faults_s": _numbers(found.without_long_joint) if found.without_long_joint else None,
     }
 
 

@@ -133,7 +133,7 @@ def _chain(t: Target) -> list[str]:
     lines = [
         f"{NAMES[t.name]} {amount(t.measured_s, t.name)} = floor {amount(t.floor_s, t.name)} + links {amount(explained, t.name)} + unexplained {amount(t.unexplained_s, t.name)}",
         f"measured stages: {stages}", "",
-        f"  {'':2}{'link':<17}{'seconds':>10}{'share':>7}{'saves':>10}   what shows it",
+        f"  {'':2}{'link':<17}{'seconds':>10}{'range':>18}{'share':>7}{'saves':>10}   what shows it",
     ]
     for module in CHAIN:
         part = t.part(module.LINK.name)
@@ -142,13 +142,20 @@ def _chain(t: Target) -> list[str]:
         share = f"{100 * part.seconds / t.measured_s:.0f} %" if part.seconds is not None and t.measured_s else ""
         gain = amount(part.saves_s, t.name) if part.saves_s and part.seconds else "-"
         said = _short(part)
-        lines.append(f"  {MARKS[part.status]} {module.LINK.title:<17}{amount(part.seconds, t.name):>10}{share:>7}{gain:>10}   {said}")
+        lines.append(f"  {MARKS[part.status]} {module.LINK.title:<17}{amount(part.seconds, t.name):>10}{_span(part, t.name):>18}{share:>7}{gain:>10}   {said}")
     return lines
+
+
+def _span(part: Part, name: str) -> str:
+    if part.range_s is None or not part.seconds:
+        return ""
+    unit = 1000 if name == "tpot" or abs(part.seconds) < 0.1 else 1
+    return f"{_digits(unit * part.range_s[0])} - {_digits(unit * part.range_s[1])}"
 
 
 def _short(part: Part) -> str:
     said = part.evidence[0] if part.evidence and part.status in {"limiting", "contributing"} else part.fact or (part.conditions[0] if part.conditions else "")
-    return said if len(said) <= 110 else said[:107] + "..."
+    return said if len(said) <= 100 else said[:97] + "..."
 
 
 def _lists(t: Target, a: Attribution) -> list[str]:
@@ -164,9 +171,29 @@ def _lists(t: Target, a: Attribution) -> list[str]:
     said = [*t.conditions, *(t.part(t.limiting).conditions if t.limiting else ()), *a.notes]
     if said:
         lines += ["", "Conditions:"] + [f"  - {c}" for c in dict.fromkeys(said)]
+    lines += _what_ifs(t, a)
     if t.limiting:
         lines += ["", "What to try (and what it costs next door):"] + [f"  - {change}" + (f": {cost}" if cost else "") for change, cost in tries(by_name(t.limiting))]
     return lines
+
+
+def _what_ifs(t: Target, a: Attribution) -> list[str]:
+    """What the twin says of joint fixes and of the load without its long prompts, engine by engine."""
+    lines = []
+    for e in a.engines:
+        found = e.what_if
+        if found is None:
+            continue
+        where = f" (engine {e.engine})" if len(a.engines) > 1 else ""
+        gate = ", ".join(f"{name} {value:.2f}" for name, value in found.gate.items())
+        lines.append(f"  - twin{where}: twin / measured {gate}" + ("" if found.holds else ": outside 0.8-1.25, the books speak alone"))
+        if found.holds:
+            lines.append(f"  - all faults fixed together would save {amount(found.joint[t.name], t.name)} of {NAMES[t.name]}")
+            if found.without_long:
+                lines.append(f"  - without the prompts above 6 times the median the others would save {amount(found.without_long[t.name], t.name)}")
+            if found.without_long_joint and found.without_long:
+                lines.append(f"  - both together: {amount(found.without_long_joint[t.name], t.name)}")
+    return ["", "What if:", *lines] if lines else []
 
 
 def _fleet(a: Attribution) -> list[str]:

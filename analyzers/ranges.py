@@ -1,0 +1,89 @@
+"""How sure a part is: step costs fitted to windows drawn again in blocks, the extremes of inputs that were not observed, and calibrated half-widths.
+
+The three are united (attribution.md section 7): the bootstrap alone held the truth in only two thirds of cases.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from analyzers.books import Books, books
+from analyzers.calibration import HALF_WIDTH
+from analyzers.links import CHAIN
+from analyzers.model import Level, Target
+from analyzers.steps import refit
+
+DRAWS: Final = 24
+BLOCKS: Final = 12  # moving blocks that a window is cut into
+PERCENTILES: Final = (5.0, 95.0)
+FEW_REQUESTS: Final = 100  # fewer finished requests: calibrated widths are doubled
+EXACT: Final = frozenset({"frontend", "output"})  # measured by subtraction: calibrated on their own
+
+
+def of(accounts: Books, targets: Mapping[str, Target], level: Level, seed: int = 0) -> dict[str, dict[str, tuple[float, float]]]:
+    """Range of each known part, by target and link, in the target's seconds."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for drawn in (*_bootstrap(accounts, seed), *_extremes(accounts)):
+        for name, link, seconds in _parts(drawn):
+            found.setdefault((name, link), []).append(seconds)
+    out: dict[str, dict[str, tuple[float, float]]] = {}
+    for name, target in targets.items():
+        out[name] = {}
+        for part in target.parts:
+            if part.seconds is None or target.measured_s is None or (part.seconds == 0 and not part.used):
+                continue
+            values = [*found.get((name, part.link), []), part.seconds]
+            low, high = (float(x) for x in np.percentile(values, PERCENTILES))
+            width = _width(part.link, part.seconds, target.measured_s, level, accounts.requests)
+            low, high = min(low, part.seconds, part.seconds - width), max(high, part.seconds, part.seconds + width)
+            out[name][part.link] = (max(0.0, low) if part.seconds >= 0 else low, min(high, max(target.measured_s, part.seconds)))
+    return out
+
+
+def _width(link: str, seconds: float, measured: float, level: Level, requests: int) -> float:
+    """Calibrated half-width: of the measured value where a link is inactive, of the part where it is active."""
+    inactive, active = HALF_WIDTH.get(str(level), HALF_WIDTH["metrics"]).get(link, (0.1, 0.3))
+    width = min(active * abs(seconds), measured) if seconds > 0.05 * measured else inactive * measured
+    return width * (2.0 if requests < FEW_REQUESTS else 1.0)
+
+
+def _parts(drawn: Books) -> Iterator[tuple[str, str, float]]:
+    from analyzers.attribute import adjust, target_of  # noqa: PLC0415 attribute asks for ranges, ranges for its parts
+
+    adjusted = adjust(drawn)
+    rows = {module.LINK.name: module.row(adjusted) for module in CHAIN}
+    for name in ("ttft", "tpot", "e2e"):
+        for part in target_of(name, adjusted, rows).parts:
+            if part.seconds is not None:
+                yield name, part.link, part.seconds
+
+
+def _bootstrap(accounts: Books, seed: int) -> Iterator[Books]:
+    """The window's own books with step costs fitted to windows drawn again in blocks.
+
+    What happened is not drawn again: a burst that was measured once did happen. What could be otherwise is the reading of it.
+    """
+    windows, model = accounts.windows, accounts.model
+    if windows is None or not model.ok or len(windows.dt) < BLOCKS:
+        return
+    rng = np.random.default_rng(seed)
+    n = len(windows.dt)
+    size = math.ceil(n / BLOCKS)
+    for _ in range(DRAWS):
+        starts = rng.integers(0, n - size + 1, BLOCKS)
+        index = np.concatenate([np.arange(start, start + size) for start in starts])[:n]
+        drawn = books(accounts.engine, windows, refit(windows, model, index))
+        if drawn is not None:
+            yield drawn
+
+
+def _extremes(accounts: Books) -> Iterator[Books]:
+    """Books at the ends of inputs that nothing observed: tokens computed again after preemptions."""
+    _, low, high, _ = accounts.recomputed
+    if high > low and math.isfinite(high):
+        for value in (low, high):
+            drawn = books(accounts.engine, accounts.windows, accounts.model, value)
+            if drawn is not None:
+                yield drawn
