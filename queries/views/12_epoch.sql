@@ -1,18 +1,26 @@
 -- One row: a successful scrape, with the number of restarts of the server before it. A restart is a process start time
 -- that moved by more than a second, or (where that series is missing) a counter that fell.
 CREATE OR REPLACE VIEW epoch AS
-WITH fallen AS (
-  SELECT q.instance, m.ts,
-    bool_or(q.quantity = 'process_start_ts') AS has_start,
-    bool_or(q.quantity = 'process_start_ts' AND abs(m.value - m.before) > 1) AS moved,
-    bool_or(q.kind = 'counter' AND m.value < m.before) AS fell
-  FROM (SELECT series_id, ts, value, lag(value) OVER (PARTITION BY series_id ORDER BY ts) AS before FROM sample) AS m
+WITH once AS (
+  -- the same instant may be recorded twice (a bundle loaded in two forms); texts without a time are out of use where the
+  -- same server has timed scrapes
+  SELECT instance, ts, max(duration_s) AS duration_s, bool_and(timed) AS timed
+  FROM scrape WHERE ok GROUP BY instance, ts
+  QUALIFY bool_and(timed) OR NOT bool_or(bool_and(timed)) OVER (PARTITION BY instance)
+), stepped AS (
+  SELECT q.instance, q.quantity, q.kind, m.ts, m.value,
+    lag(m.value) OVER (PARTITION BY m.series_id, q.quantity ORDER BY m.ts) AS before
+  FROM sample AS m
   JOIN quantity_series AS q USING (series_id)
-  WHERE m.before IS NOT NULL
-  GROUP BY q.instance, m.ts
-), once AS (
-  -- the same instant may be recorded twice (a bundle loaded in two forms)
-  SELECT instance, ts, max(duration_s) AS duration_s, bool_and(timed) AS timed FROM scrape WHERE ok GROUP BY instance, ts
+  JOIN once AS o ON o.instance = q.instance AND o.ts = m.ts
+), fallen AS (
+  SELECT instance, ts,
+    bool_or(quantity = 'process_start_ts') AS has_start,
+    bool_or(quantity = 'process_start_ts' AND abs(value - before) > 1) AS moved,
+    bool_or(kind = 'counter' AND value < before) AS fell
+  FROM stepped
+  WHERE before IS NOT NULL
+  GROUP BY instance, ts
 )
 SELECT
   instance,
