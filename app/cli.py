@@ -259,10 +259,11 @@ def _serve(path: Path, host: str, port: int, token: str | None, no_browser: bool
 
     if host not in {"127.0.0.1", "localhost", "::1"} and not token:
         _fail(f"--host {host}: others could read the recordings; give --token or WEAKLINK_TOKEN", 1)
-    url = f"http://{host}:{port}"
-    typer.echo(json.dumps({"url": url, "store": str(path)}) if output is Format.JSON else f"weaklink on {url} (store {path}); stop with Ctrl-C")
+    def say(text: str) -> None:
+        typer.echo(json.dumps({"says": text, "store": str(path)}) if output is Format.JSON else text)
+
     try:
-        run(path, host=host, port=port, token=token, open_browser=not no_browser, bundle=bundle)
+        run(path, host=host, port=port, token=token, open_browser=not no_browser, recording=bundle, say=say)
     except ServerError as error:
         _fail(str(error), 1)
 

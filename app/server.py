@@ -93,12 +93,13 @@ def serve(
     token: str | None = None,
     open_browser: bool = False,
     incident: Path | None = None,
+    recording: str | None = None,
     background: Sequence[Background] = (),
     say: Callable[[str], None] = print,
 ) -> None:
     """Serve the dashboard until interrupted.
 
-    `store_path` None keeps the store in memory. `incident` is a bundle to load first. `port` 0 takes a free one. Each of
+    `store_path` None keeps the store in memory. `incident` is a bundle to load first, `recording` the bundle that the address shows. `port` 0 takes a free one. Each of
     `background` runs in a thread with the store and an event that is set at the end. Raises ServerError where another host
     than the loopback is asked for without a token or the port is taken, StoreError and BundleError as `Store` and `load` do.
     """
@@ -109,7 +110,7 @@ def serve(
         if incident is not None:
             for result in load(store, [incident]):
                 say(f"{result.name}: {result.format or 'not recognised'}{f', {result.message}' if result.message else ''}")
-        app = application(store, host=host, token=token, background=background, ready=lambda: _ready(host, listening, token, open_browser, say))
+        app = application(store, host=host, token=token, background=background, ready=lambda: _ready(host, listening, token, open_browser, say, recording))
         uvicorn.Server(uvicorn.Config(
             app, ws="websockets-sansio", ws_max_size=200 * 1024**2, ws_per_message_deflate=False,
             log_level="warning", access_log=False, timeout_graceful_shutdown=3,
@@ -160,13 +161,15 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ServerError(f"{host}:{port} cannot be used ({error}). Another weaklink may run there: open it, or give another --port.") from error
 
 
-def _ready(host: str, listening: socket.socket, token: str | None, open_browser: bool, say: Callable[[str], None]) -> None:
+def _ready(host: str, listening: socket.socket, token: str | None, open_browser: bool, say: Callable[[str], None], recording: str | None = None) -> None:
     """Say where the dashboard is; the token is not printed, but handed to the browser that is opened."""
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}/"
-    say(f"weaklink: {address}{' (add ?token=... once)' if token else ''}")
+    params = {"recording": recording} if recording else {}
+    say(f"weaklink: {address}{f'?{urlencode(params)}' if params else ''}{' (add token=... once)' if token else ''}; stop with Ctrl-C")
     if open_browser:
-        threading.Thread(target=webbrowser.open, args=(f"{address}?{urlencode({'token': token})}" if token else address,), daemon=True).start()
+        params |= {"token": token} if token else {}
+        threading.Thread(target=webbrowser.open, args=(f"{address}?{urlencode(params)}" if params else address,), daemon=True).start()
 
 
 def _is_loopback(host: str) -> bool:
