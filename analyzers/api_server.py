@@ -34,7 +34,9 @@ def evidence(engine: Engine) -> list[str]:
     if len(seen):
         took, inside = engine.scrape["duration_s"][seen[0] : seen[-1] + 1], ok[seen[0] : seen[-1] + 1]
         if np.isfinite(took).any():
-            said.append(f"a scrape took {1000 * float(np.nanmean(took)):.0f} ms on average, {int((~inside).sum())} failed between the first and the last success")
+            said.append(
+                f"a scrape took {1000 * float(np.nanmean(took)):.0f} ms on average, {int((~inside).sum())} failed between the first and the last success"
+            )
     t = engine.total
     if t.get("http_n") and t.get("e2e_n"):
         beyond = t.get("http_s", 0.0) / t["http_n"] - t.get("e2e_s", 0.0) / t["e2e_n"]

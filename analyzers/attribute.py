@@ -30,12 +30,17 @@ def attribute(window: Window, *, with_twin: bool = False) -> Attribution:
     results = tuple(_engine(engine, role, with_twin=with_twin) for engine, role in zip(window.engines, roles, strict=True))
     finished = int(sum(e.total.get("e2e_n", 0.0) for e in window.engines))
     return Attribution(
-        start=window.start, end=window.end,
+        start=window.start,
+        end=window.end,
         models=tuple(sorted({e.model for e in window.engines if e.model})),
         versions=tuple(sorted({e.version for e in window.engines if e.version})),
         level=min((r.level for r in results), key=list(Level).index, default=Level.STATE),
-        restarts=window.restarts, finished=finished, aborted=_aborted(window.engines), engines=results,
-        targets=combine.targets(results, window.engines), notes=tuple(_notes(window)),
+        restarts=window.restarts,
+        finished=finished,
+        aborted=_aborted(window.engines),
+        engines=results,
+        targets=combine.targets(results, window.engines),
+        notes=tuple(_notes(window)),
     )
 
 
@@ -55,7 +60,9 @@ def level_of(engine: Engine) -> Level:
 def _engine(engine: Engine, role: str, *, with_twin: bool) -> EngineResult:
     accounts = books(engine)
     if accounts is None:
-        return EngineResult(engine.instance, engine.engine, role, int(engine.total.get("e2e_n", 0.0)), state.targets(engine), Level.STATE)
+        return EngineResult(
+            engine.instance, engine.engine, role, int(engine.total.get("e2e_n", 0.0)), state.targets(engine), Level.STATE
+        )
     level = level_of(engine)
     adjusted = adjust(accounts)
     rows = {module.LINK.name: module.row(adjusted) for module in CHAIN}
@@ -86,13 +93,20 @@ def _with_twin(target: Target, replay: WhatIf) -> Target:
         return target
     gate = ", ".join(f"{name} {value:.2f}" for name, value in replay.gate.items())
     if not replay.holds:
-        return replace(target, conditions=(*target.conditions, f"the twin is outside its gate (twin / measured: {gate}): savings are the books'"))
+        return replace(
+            target,
+            conditions=(*target.conditions, f"the twin is outside its gate (twin / measured: {gate}): savings are the books'"),
+        )
     saves, last = replay.saves[target.name], replay.last[target.name]
     parts = tuple(
-        replace(p, saves_s=saves[p.link], last_s=last[p.link]) if p.link in saves and p.seconds is not None and p.link not in LOAD_TIER else p
+        replace(p, saves_s=saves[p.link], last_s=last[p.link])
+        if p.link in saves and p.seconds is not None and p.link not in LOAD_TIER
+        else p
         for p in target.parts
     )
-    return replace(target, parts=parts, conditions=(*target.conditions, f"savings by the twin (twin / measured: {gate}; {replay.load})"))
+    return replace(
+        target, parts=parts, conditions=(*target.conditions, f"savings by the twin (twin / measured: {gate}; {replay.load})")
+    )
 
 
 # -- one target -----------------------------------------------------------------------------------------------------------
@@ -129,16 +143,36 @@ def target_of(name: str, b: Books, rows: Mapping[str, Row]) -> Target:
     stages = TARGETS[name]
     measured, per = _measured(name, b)
     if not math.isfinite(measured):
-        what = "TPOT: no request had a token after its first" if name == "tpot" else f"{name.upper()}: its histogram is not exported"
-        return Target(name, None, None, None, dict.fromkeys(stages), tuple(_blank(m, rows[m.LINK.name]) for m in CHAIN), None, None, "undetermined",
-                      (Refusal(what, "a window with such requests" if name == "tpot" else "scrape /metrics without --disable-log-stats"),))
+        what = (
+            "TPOT: no request had a token after its first" if name == "tpot" else f"{name.upper()}: its histogram is not exported"
+        )
+        return Target(
+            name,
+            None,
+            None,
+            None,
+            dict.fromkeys(stages),
+            tuple(_blank(m, rows[m.LINK.name]) for m in CHAIN),
+            None,
+            None,
+            "undetermined",
+            (Refusal(what, "a window with such requests" if name == "tpot" else "scrape /metrics without --disable-log-stats"),),
+        )
     parts = tuple(_part(module.LINK, rows[module.LINK.name], name, stages, per, b, measured) for module in CHAIN)
     floor = _over(_floor(b), stages, per)
     explained = floor + sum(p.seconds or 0.0 for p in parts)
     return Target(
-        name=name, measured_s=measured, floor_s=floor, unexplained_s=measured - explained,
-        stages={stage: b.stages[stage] / per for stage in stages}, parts=parts, limiting=None, runner_up=None, verdict="undetermined",
-        cannot_determine=(*b.refusals, *(r for r in (moe_imbalance.refusal(b.engine),) if r)), conditions=tuple(_conditions(name, b)),
+        name=name,
+        measured_s=measured,
+        floor_s=floor,
+        unexplained_s=measured - explained,
+        stages={stage: b.stages[stage] / per for stage in stages},
+        parts=parts,
+        limiting=None,
+        runner_up=None,
+        verdict="undetermined",
+        cannot_determine=(*b.refusals, *(r for r in (moe_imbalance.refusal(b.engine),) if r)),
+        conditions=tuple(_conditions(name, b)),
     )
 
 
@@ -153,8 +187,17 @@ def _part(link: Link, row: Row, name: str, stages: Sequence[Stage], per: float, 
     fault_s = _over(fault, stages, per) if row.known else None
     status = "unknown" if not row.known else "contributing" if (seconds or 0.0) > CONTRIBUTES * measured else "ok"
     return Part(
-        link=link.name, seconds=seconds, cells=cells, fault_s=fault_s, saves_s=saves(link, row, name, b, per) if row.known else None,
-        status=status, conditions=row.conditions, evidence=row.evidence, pressure=row.pressure, fact=row.fact, used=row.used,
+        link=link.name,
+        seconds=seconds,
+        cells=cells,
+        fault_s=fault_s,
+        saves_s=saves(link, row, name, b, per) if row.known else None,
+        status=status,
+        conditions=row.conditions,
+        evidence=row.evidence,
+        pressure=row.pressure,
+        fact=row.fact,
+        used=row.used,
         bound_s=None if row.bound is None else _over(row.bound, stages, per),
     )
 
@@ -166,7 +209,9 @@ def _conditions(name: str, b: Books) -> list[str]:
     if math.isfinite(b.scale) and not 0.8 <= b.scale <= 1.25:
         said.append(f"the step model gives {1 / b.scale:.2f} times the measured decode seconds; its split was scaled")
     if name == "ttft" and b.engine.total.get("ttft_n", 0.0) != b.engine.total.get("e2e_n", 0.0):
-        said.append(f"TTFT is of {b.engine.total.get('ttft_n', 0.0):.0f} requests that got a first token, stages of {b.requests} that finished")
+        said.append(
+            f"TTFT is of {b.engine.total.get('ttft_n', 0.0):.0f} requests that got a first token, stages of {b.requests} that finished"
+        )
     return said
 
 
@@ -216,14 +261,24 @@ def judge(target: Target, requests: int) -> Target:
         return replace(target, verdict="undetermined", cannot_determine=(*target.cannot_determine, why))
     links = {module.LINK.name: module.LINK for module in CHAIN}
     ranked = _ranked(target, links)
-    load = max((p for p in target.parts if p.seconds and (links[p.link].load or (p.link == "prefill_backlog" and not p.fault_s))), key=lambda p: p.seconds or 0.0, default=None)
+    load = max(
+        (p for p in target.parts if p.seconds and (links[p.link].load or (p.link == "prefill_backlog" and not p.fault_s))),
+        key=lambda p: p.seconds or 0.0,
+        default=None,
+    )
     target = replace(target, load=load.link if load else None)
     named = ranked[0] if ranked and _limits(ranked[0], measured) else None
-    unseen = [p for p in target.parts if p.bound_s is not None and not (target.name == "tpot" and links[p.link].grows) and (named is None or p.link != named[0])]
+    unseen = [
+        p
+        for p in target.parts
+        if p.bound_s is not None and not (target.name == "tpot" and links[p.link].grows) and (named is None or p.link != named[0])
+    ]
     most = max(((p.bound_s or 0.0) + (p.fault_s or 0.0) for p in unseen), default=0.0)
     if most > (named[1] if named else LIMITS * measured):
         runner = named[0] if named else None
-        return replace(target, verdict="undetermined", runner_up=runner, cannot_determine=target.cannot_determine or _bounds(target))
+        return replace(
+            target, verdict="undetermined", runner_up=runner, cannot_determine=target.cannot_determine or _bounds(target)
+        )
     if named is None:
         return replace(target, verdict="healthy")
     second = ranked[1] if len(ranked) > 1 and ranked[1][1] > CONTRIBUTES * measured else None
@@ -232,7 +287,11 @@ def judge(target: Target, requests: int) -> Target:
 
 
 def _bounds(target: Target) -> tuple[Refusal, ...]:
-    return tuple(Refusal(f"{p.link}: up to {p.bound_s:.3f} s ({'; '.join(p.conditions)})", "see the link's conditions") for p in target.parts if p.bound_s)
+    return tuple(
+        Refusal(f"{p.link}: up to {p.bound_s:.3f} s ({'; '.join(p.conditions)})", "see the link's conditions")
+        for p in target.parts
+        if p.bound_s
+    )
 
 
 def _limits(candidate: tuple[str, float, float | None], measured: float) -> bool:
@@ -277,7 +336,9 @@ def _notes(window: Window) -> list[str]:
     said = []
     aborted = _aborted(window.engines)
     if aborted:
-        said.append(f"{aborted} requests got a first token and are in no finished histogram (aborted, failed or cut by a restart): their seconds are not in the stages")
+        said.append(
+            f"{aborted} requests got a first token and are in no finished histogram (aborted, failed or cut by a restart): their seconds are not in the stages"
+        )
     lines = sum(int(e.fields.get("count", 1)) for one in window.engines[:1] for e in one.event if e.kind == "aborted")
     if lines:
         said.append(f"the log names {lines} aborted requests")

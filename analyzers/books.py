@@ -55,7 +55,9 @@ class Books:
     seen: Mapping[str, float] = field(default_factory=dict)
 
 
-def books(engine: Engine, windows: Rows | None = None, model: StepModel | None = None, recomputed_tokens: float | None = None) -> Books | None:
+def books(
+    engine: Engine, windows: Rows | None = None, model: StepModel | None = None, recomputed_tokens: float | None = None
+) -> Books | None:
     """The accounting of one engine; None where no request histogram says anything (level `state`).
 
     `windows` and `model` take the place of the engine's own (resampling), `recomputed_tokens` of the estimate (extremes).
@@ -76,26 +78,60 @@ def books(engine: Engine, windows: Rows | None = None, model: StepModel | None =
         recomputed = (recomputed_tokens, *recomputed[1:])
     requeue = _requeue(engine)
     queue, seen = _queue(engine, mean["queue"], hits, hold, windows, model)
-    dwell = _dwell(engine, windows, model, stages[Stage.FRONTEND])
+    dwell = _dwell(windows, model, stages[Stage.FRONTEND])
     decode, scale, stalls = _decode(engine, windows, model, mean["decode"], n, recomputed[0], requeue)
     stall = decode.get("stall", 0.0)
     if stall > 0 and mean["decode"] > 0:  # the same stalls hold up who waits, in proportion
         held = queue.get("step", 0.0) + queue.get("budget", 0.0)
         share = min(1.0, stall / mean["decode"])
-        queue = {**queue, "stall": held * share, "step": queue.get("step", 0.0) * (1 - share), "budget": queue.get("budget", 0.0) * (1 - share)}
-    refusals = [] if model.ok else [Refusal("what the steps of this engine cost (batch, prompts beside decodes)", (model.refused or "").rpartition("; ")[2] or "a longer recording")]
+        queue = {
+            **queue,
+            "stall": held * share,
+            "step": queue.get("step", 0.0) * (1 - share),
+            "budget": queue.get("budget", 0.0) * (1 - share),
+        }
+    refusals = (
+        []
+        if model.ok
+        else [
+            Refusal(
+                "what the steps of this engine cost (batch, prompts beside decodes)",
+                (model.refused or "").rpartition("; ")[2] or "a longer recording",
+            )
+        ]
+    )
     if not hold:
-        refusals.append(Refusal(
-            f"why requests waited: the gauges hold {little:.2f} times the seconds that the histograms measured",
-            "a drained run or a longer window, scraped without holes",
-        ))
+        refusals.append(
+            Refusal(
+                f"why requests waited: the gauges hold {little:.2f} times the seconds that the histograms measured",
+                "a drained run or a longer window, scraped without holes",
+            )
+        )
     if hits.refusal:
         refusals.append(hits.refusal)
     return Books(
-        engine=engine, windows=windows, model=model, requests=int(n), stages=stages, ttft_s=ttft,
-        output_tokens=steps.lengths(engine)[1], hits=hits, queue=queue, prefill=_prefill(engine, model, hits, mean["prefill"]),
-        decode=decode, dwell_s=dwell, frontend_nominal_s=NOMINAL_FRONTEND_S, scale=scale, little=little, gauges_hold=hold,
-        recomputed=recomputed, requeue_s=requeue / n, stalls=stalls, notes=(*notes, *model.notes), refusals=tuple(refusals), seen=seen,
+        engine=engine,
+        windows=windows,
+        model=model,
+        requests=int(n),
+        stages=stages,
+        ttft_s=ttft,
+        output_tokens=steps.lengths(engine)[1],
+        hits=hits,
+        queue=queue,
+        prefill=_prefill(engine, model, hits, mean["prefill"]),
+        decode=decode,
+        dwell_s=dwell,
+        frontend_nominal_s=NOMINAL_FRONTEND_S,
+        scale=scale,
+        little=little,
+        gauges_hold=hold,
+        recomputed=recomputed,
+        requeue_s=requeue / n,
+        stalls=stalls,
+        notes=(*notes, *model.notes),
+        refusals=tuple(refusals),
+        seen=seen,
     )
 
 
@@ -113,8 +149,16 @@ def _stages(mean: Mapping[str, float], ttft: float, t: Mapping[str, float]) -> t
         )
         frontend = min(max(frontend, 0.0), max(rest, 0.0))
     if rest - frontend < 0:
-        notes.append("output is a difference of means (E2E - TTFT - decode) and came out below zero: TTFT counts unfinished requests and the delay of the first delivery")
-    return {Stage.FRONTEND: frontend, Stage.QUEUE: mean["queue"], Stage.PREFILL: mean["prefill"], Stage.DECODE: mean["decode"], Stage.OUTPUT: rest - frontend}, notes
+        notes.append(
+            "output is a difference of means (E2E - TTFT - decode) and came out below zero: TTFT counts unfinished requests and the delay of the first delivery"
+        )
+    return {
+        Stage.FRONTEND: frontend,
+        Stage.QUEUE: mean["queue"],
+        Stage.PREFILL: mean["prefill"],
+        Stage.DECODE: mean["decode"],
+        Stage.OUTPUT: rest - frontend,
+    }, notes
 
 
 def _integral(engine: Engine, name: str) -> float:
@@ -164,11 +208,16 @@ def cap_of(engine: Engine) -> tuple[float, str]:
         if at_top.sum() >= 0.5 * held.sum():
             if engine.facts.get("args_known") and top not in {256, 1024}:
                 return math.nan, "unknown"  # arguments are known and set no cap: the defaults are 256 and 1024
-            return top, f"inferred: running stood at {top:.0f} in {100 * at_top.sum() / held.sum():.0f} % of the scrapes with waiting requests"
+            return (
+                top,
+                f"inferred: running stood at {top:.0f} in {100 * at_top.sum() / held.sum():.0f} % of the scrapes with waiting requests",
+            )
     return math.nan, "unknown"
 
 
-def _queue(engine: Engine, mean: float, hits: Hits, hold: bool, windows: Rows | None, model: StepModel) -> tuple[dict[str, float], dict[str, float]]:
+def _queue(
+    engine: Engine, mean: float, hits: Hits, hold: bool, windows: Rows | None, model: StepModel
+) -> tuple[dict[str, float], dict[str, float]]:
     """Queue seconds by reason, in the scheduler's own order: kv, slots, deferred, budget; step = the step in flight."""
     row = engine.interval
     out = dict.fromkeys(("kv", "slots", "deferred", "budget", "step", "stall", "unread"), 0.0)
@@ -219,8 +268,11 @@ def _reasons(engine: Engine, hits: Hits) -> tuple[Array, dict[str, float]]:
     kv = (preempting | (usage > 1 - max(head, 0.05) - 0.02)) & ~slots
     reason = np.where(kv, "kv", np.where(slots, "slots", "budget"))
     held = np.nan_to_num(row["waiting"]) > 0
-    return reason, {"waiting_max": float(np.nan_to_num(row["waiting"]).max(initial=0.0)), "head_ratio": head,
-                    "usage_when_waiting": float(usage[held].mean()) if held.any() else math.nan}
+    return reason, {
+        "waiting_max": float(np.nan_to_num(row["waiting"]).max(initial=0.0)),
+        "head_ratio": head,
+        "usage_when_waiting": float(usage[held].mean()) if held.any() else math.nan,
+    }
 
 
 def _mean_step(windows: Rows | None, model: StepModel) -> float:
@@ -233,7 +285,7 @@ def _mean_step(windows: Rows | None, model: StepModel) -> float:
     return float(np.quantile(windows.dt[some] / windows.n[some], 0.1))
 
 
-def _dwell(engine: Engine, windows: Rows | None, model: StepModel, frontend: float) -> float:
+def _dwell(windows: Rows | None, model: StepModel, frontend: float) -> float:
     """Wait in the engine's input queue for the step in flight, seconds per request.
 
     QUEUED is stamped between steps, so this wait reads as front end but belongs to what fills the steps: the mean
@@ -261,14 +313,22 @@ def _prefill(engine: Engine, model: StepModel, hits: Hits, mean: float) -> dict[
     own = 2 * model.a + model.mixed_s + model.b * least + model.q * model.pairs_of(least, prompt - least, cv)
     if least > model.graph:
         own += max(0.0, model.launch_s - model.b * least)
-    extra = model.b * (computed - least) + model.q * (model.pairs_of(computed, prompt - computed, cv) - model.pairs_of(least, prompt - least, cv))
+    extra = model.b * (computed - least) + model.q * (
+        model.pairs_of(computed, prompt - computed, cv) - model.pairs_of(least, prompt - least, cv)
+    )
     own = min(own, mean)
     extra = min(max(extra, 0.0), mean - own)
     return {"own": own, "extra": extra, "others": mean - own - extra, "unread": 0.0}
 
 
 def _decode(
-    engine: Engine, windows: Rows | None, model: StepModel, mean: float, n: float, again_tokens: float, requeue: float,
+    engine: Engine,
+    windows: Rows | None,
+    model: StepModel,
+    mean: float,
+    n: float,
+    again_tokens: float,
+    requeue: float,
 ) -> tuple[dict[str, float], float, tuple[float, float]]:
     """DECODE seconds by cause, scaled to the measured mean: cells, scaling factor, (stalls, seconds a stall)."""
     out = dict.fromkeys(("base", "batch", "prompts", "requeue", "recompute", "beside", "stall", "unread"), 0.0)
@@ -316,7 +376,11 @@ def _by_window(windows: Rows, model: StepModel) -> tuple[float, float, float]:
     total = base + batch + prompts
     busy = np.where(windows.busy, windows.dt, np.minimum(windows.dt, total))
     factor = np.clip(busy / np.maximum(total, 1e-9), 0.0, 3.0)
-    beside = np.where(windows.prompt > 0, windows.beside / np.maximum(windows.prompt, 1e-9), per) if windows.beside is not None else per
+    beside = (
+        np.where(windows.prompt > 0, windows.beside / np.maximum(windows.prompt, 1e-9), per)
+        if windows.beside is not None
+        else per
+    )
     return float((per * base * factor).sum()), float((per * batch * factor).sum()), float((beside * prompts * factor).sum())
 
 
@@ -326,7 +390,14 @@ def _stalls(engine: Engine, windows: Rows, model: StepModel) -> tuple[float, flo
     if not len(le):
         return 0.0, 0.0, 0.0
     prompt, _, cv, _ = steps.lengths(engine)
-    most = model.a + model.b * model.budget + model.q * model.budget * min(prompt * (1 + cv), 4 * model.budget) + model.launch_s + model.mixed_s + model.c * float(windows.running.max(initial=1.0))
+    most = (
+        model.a
+        + model.b * model.budget
+        + model.q * model.budget * min(prompt * (1 + cv), 4 * model.budget)
+        + model.launch_s
+        + model.mixed_s
+        + model.c * float(windows.running.max(initial=1.0))
+    )
     low = np.concatenate([[0.0], le[:-1]])
     high = np.where(np.isinf(le), low * 2, le)
     long = low >= max(2 * most, 0.1)

@@ -30,7 +30,10 @@ def targets(results: Sequence[EngineResult], engines: Sequence[Engine]) -> dict[
     """The fleet's targets: None for each where nothing was observed, or servers of one chain are not joined yet."""
     if not results:
         nothing = Refusal("anything: no vLLM series, stats line or request was found", "GET /metrics of the server, or its log")
-        return {name: Target(name, None, None, None, dict.fromkeys(stages), (), None, None, "undetermined", (nothing,)) for name, stages in TARGETS.items()}
+        return {
+            name: Target(name, None, None, None, dict.fromkeys(stages), (), None, None, "undetermined", (nothing,))
+            for name, stages in TARGETS.items()
+        }
     if {"prefill", "decode"} <= {r.role for r in results}:
         return _chained(results, engines)
     if len(results) == 1:
@@ -77,22 +80,48 @@ def _after(name: str, first: Target, second: Target, requests: int, client: floa
     for a, b in zip(first.parts, second.parts, strict=True):
         cells = {stage: a.cells.get(stage, 0.0) + b.cells.get(stage, 0.0) for stage in {*a.cells, *b.cells}}
         more = a if (a.seconds or 0.0) > (b.seconds or 0.0) else b
-        parts.append(replace(
-            more, seconds=total(a.seconds, b.seconds), cells=cells, fault_s=total(a.fault_s, b.fault_s), saves_s=total(a.saves_s, b.saves_s),
-            bound_s=total(a.bound_s, b.bound_s), used=a.used or b.used, range_s=(a.range_s[0] + b.range_s[0], a.range_s[1] + b.range_s[1]) if a.range_s and b.range_s else None,
-            status="contributing" if "contributing" in {a.status, b.status} or "limiting" in {a.status, b.status} else more.status,
-            conditions=tuple(dict.fromkeys((*a.conditions, *b.conditions))),
-            evidence=(*(f"prefill server: {x}" for x in a.evidence), *(f"decode server: {x}" for x in b.evidence)),
-        ))
+        parts.append(
+            replace(
+                more,
+                seconds=total(a.seconds, b.seconds),
+                cells=cells,
+                fault_s=total(a.fault_s, b.fault_s),
+                saves_s=total(a.saves_s, b.saves_s),
+                bound_s=total(a.bound_s, b.bound_s),
+                used=a.used or b.used,
+                range_s=(a.range_s[0] + b.range_s[0], a.range_s[1] + b.range_s[1]) if a.range_s and b.range_s else None,
+                status="contributing"
+                if "contributing" in {a.status, b.status} or "limiting" in {a.status, b.status}
+                else more.status,
+                conditions=tuple(dict.fromkeys((*a.conditions, *b.conditions))),
+                evidence=(*(f"prefill server: {x}" for x in a.evidence), *(f"decode server: {x}" for x in b.evidence)),
+            )
+        )
     measured = total(first.measured_s, second.measured_s)
-    said = [f"one chain over two servers: {first.measured_s or 0:.4f} s on the prefill server, then {second.measured_s or 0:.4f} s on the decode server"]
+    said = [
+        f"one chain over two servers: {first.measured_s or 0:.4f} s on the prefill server, then {second.measured_s or 0:.4f} s on the decode server"
+    ]
     if client is not None and measured is not None:
-        said.append(f"clients saw {client:.4f} s: {client - measured:.4f} s lie between them and the two servers (proxy, network)")
+        said.append(
+            f"clients saw {client:.4f} s: {client - measured:.4f} s lie between them and the two servers (proxy, network)"
+        )
     # cells may lie in stages that the target does not list on the decode server (the prefill server's delivery)
-    stages = {stage: total(first.stages.get(stage), second.stages.get(stage)) for stage in (*TARGETS[name], *(s for s in first.stages if s not in TARGETS[name] and first.stages.get(s)))}
+    stages = {
+        stage: total(first.stages.get(stage), second.stages.get(stage))
+        for stage in (*TARGETS[name], *(s for s in first.stages if s not in TARGETS[name] and first.stages.get(s)))
+    }
     chained = Target(
-        name, measured, total(first.floor_s, second.floor_s), total(first.unexplained_s, second.unexplained_s), stages, tuple(parts), None, None, "undetermined",
-        tuple(dict.fromkeys((*first.cannot_determine, *second.cannot_determine))), (*said, *dict.fromkeys((*first.conditions, *second.conditions))),
+        name,
+        measured,
+        total(first.floor_s, second.floor_s),
+        total(first.unexplained_s, second.unexplained_s),
+        stages,
+        tuple(parts),
+        None,
+        None,
+        "undetermined",
+        tuple(dict.fromkeys((*first.cannot_determine, *second.cannot_determine))),
+        (*said, *dict.fromkeys((*first.conditions, *second.conditions))),
     )
     return judge(chained, requests)
 
@@ -110,7 +139,13 @@ def _weighted(name: str, results: Sequence[EngineResult], engines: Sequence[Engi
     for result, engine in zip(results, engines, strict=True):
         target = result.targets[name]
         n = engine.total.get("e2e_n", 0.0)
-        weight = engine.total.get("request_output_tokens", 0.0) - n if name == "tpot" else engine.total.get("ttft_n", n) if name == "ttft" else n
+        weight = (
+            engine.total.get("request_output_tokens", 0.0) - n
+            if name == "tpot"
+            else engine.total.get("ttft_n", n)
+            if name == "ttft"
+            else n
+        )
         if target.measured_s is not None and weight > 0:
             pairs.append((weight, target, result))
     if not pairs:
@@ -118,17 +153,31 @@ def _weighted(name: str, results: Sequence[EngineResult], engines: Sequence[Engi
     whole = sum(w for w, _, _ in pairs)
 
     def mean(values: Sequence[float | None]) -> float | None:
-        return sum(w * (v or 0.0) for (w, _, _), v in zip(pairs, values, strict=True)) / whole if any(v is not None for v in values) else None
+        return (
+            sum(w * (v or 0.0) for (w, _, _), v in zip(pairs, values, strict=True)) / whole
+            if any(v is not None for v in values)
+            else None
+        )
 
     chosen = [t for _, t, _ in pairs]
     parts = tuple(_mean_part([t.parts[index] for t in chosen], mean) for index in range(len(chosen[0].parts)))
     spread = [t.measured_s or 0.0 for t in chosen]
     refusals = tuple(dict.fromkeys(r for t in chosen for r in t.cannot_determine))
     combined = Target(
-        name=name, measured_s=mean(spread), floor_s=mean([t.floor_s for t in chosen]), unexplained_s=mean([t.unexplained_s for t in chosen]),
-        stages={stage: mean([t.stages[stage] for t in chosen]) for stage in TARGETS[name]}, parts=parts, limiting=None, runner_up=None,
-        verdict="undetermined", cannot_determine=refusals,
-        conditions=(f"mean of {len(chosen)} engines, which lie between {min(spread):.4g} and {max(spread):.4g} s", *dict.fromkeys(c for t in chosen for c in t.conditions)),
+        name=name,
+        measured_s=mean(spread),
+        floor_s=mean([t.floor_s for t in chosen]),
+        unexplained_s=mean([t.unexplained_s for t in chosen]),
+        stages={stage: mean([t.stages[stage] for t in chosen]) for stage in TARGETS[name]},
+        parts=parts,
+        limiting=None,
+        runner_up=None,
+        verdict="undetermined",
+        cannot_determine=refusals,
+        conditions=(
+            f"mean of {len(chosen)} engines, which lie between {min(spread):.4g} and {max(spread):.4g} s",
+            *dict.fromkeys(c for t in chosen for c in t.conditions),
+        ),
     )
     return _hot(judge(combined, sum(r.requests for _, _, r in pairs)), [(t, r) for _, t, r in pairs], results)
 
@@ -144,12 +193,17 @@ def _mean_part(parts: Sequence[Part], take: Callable[[Sequence[float | None]], f
         cells[stage] = take([p.cells.get(stage, 0.0) for p in parts]) or 0.0
     status = "contributing" if any(p.status in {"contributing", "limiting"} for p in known) else "ok"
     return replace(
-        first, seconds=take([p.seconds for p in parts]), cells=cells, fault_s=take([p.fault_s for p in parts]),
-        saves_s=None if any(p.saves_s is None for p in known) else take([p.saves_s for p in parts]), status=status,
+        first,
+        seconds=take([p.seconds for p in parts]),
+        cells=cells,
+        fault_s=take([p.fault_s for p in parts]),
+        saves_s=None if any(p.saves_s is None for p in known) else take([p.saves_s for p in parts]),
+        status=status,
         bound_s=take([p.bound_s for p in parts]) if any(p.bound_s is not None for p in parts) else None,
         range_s=_mean_range(parts, take) if all(p.range_s for p in known) else None,
         pressure=max((p.pressure for p in parts if p.pressure is not None), default=None),
-        conditions=tuple(dict.fromkeys(c for p in parts for c in p.conditions)), evidence=tuple(dict.fromkeys(e for p in parts for e in p.evidence)),
+        conditions=tuple(dict.fromkeys(c for p in parts for c in p.conditions)),
+        evidence=tuple(dict.fromkeys(e for p in parts for e in p.evidence)),
     )
 
 
@@ -169,9 +223,18 @@ def _hot(target: Target, pairs: Sequence[tuple[Target, EngineResult]], results: 
         return replace(target, conditions=(said, *target.conditions)) if len(limited) < len(pairs) else target
     if target.verdict == "undetermined" and target.measured_s and any(p.bound_s for p in target.parts):
         return replace(target, conditions=(said, *target.conditions))
-    link = max({t.limiting for t, _ in limited if t.limiting}, key=lambda name: sum((t.part(name).seconds or 0.0) * r.requests for t, r in limited))
+    link = max(
+        {t.limiting for t, _ in limited if t.limiting},
+        key=lambda name: sum((t.part(name).seconds or 0.0) * r.requests for t, r in limited),
+    )
     parts = tuple(replace(p, status="limiting") if p.link == link else p for p in target.parts)
-    return replace(target, verdict="limited", limiting=link, parts=parts, conditions=(f"{said}; the mean over all engines hides it", *target.conditions))
+    return replace(
+        target,
+        verdict="limited",
+        limiting=link,
+        parts=parts,
+        conditions=(f"{said}; the mean over all engines hides it", *target.conditions),
+    )
 
 
 def _states(name: str, results: Sequence[EngineResult], engines: Sequence[Engine]) -> Target:
@@ -181,22 +244,47 @@ def _states(name: str, results: Sequence[EngineResult], engines: Sequence[Engine
     refusals = tuple(dict.fromkeys(r for t in chosen for r in t.cannot_determine))
     expected = max((int(e.facts.get("data_parallel") or 1) for e in engines), default=1)
     if expected > len(results):
-        refusals = (*refusals, Refusal(f"imbalance between engines: {len(results)} of {expected} are visible", "the stats lines or /metrics of all engines"))
+        refusals = (
+            *refusals,
+            Refusal(
+                f"imbalance between engines: {len(results)} of {expected} are visible",
+                "the stats lines or /metrics of all engines",
+            ),
+        )
     if not limited:
         verdict = "healthy" if all(t.verdict == "healthy" for t in chosen) else "undetermined"
         return replace(chosen[0], verdict=verdict, cannot_determine=refusals)
     link = limited[0][0].limiting
     names = ", ".join(label(r, results) for _, r in limited)
-    waits = {label(r, results): float(np.nan_to_num(e.stat["waiting"][-1])) for r, e in zip(results, engines, strict=True) if len(e.stat.get("waiting", ()))}
+    waits = {
+        label(r, results): float(np.nan_to_num(e.stat["waiting"][-1]))
+        for r, e in zip(results, engines, strict=True)
+        if len(e.stat.get("waiting", ()))
+    }
     held = sum(waits.get(label(r, results), 0.0) for _, r in limited)
     total = sum(waits.values())
     said = f"{len(limited)} of {len(results)} engines ({names}) hold {held:.0f} of {total:.0f} waiting requests"
     base = limited[0][0]
     parts = tuple(
-        replace(p, status="limiting", evidence=tuple(dict.fromkeys((said, *(e for t, r in limited for e in (f"engine {label(r, results)}: {x}" for x in t.part(p.link).evidence))))))
-        if p.link == link else p for p in base.parts
+        replace(
+            p,
+            status="limiting",
+            evidence=tuple(
+                dict.fromkeys(
+                    (
+                        said,
+                        *(e for t, r in limited for e in (f"engine {label(r, results)}: {x}" for x in t.part(p.link).evidence)),
+                    )
+                )
+            ),
+        )
+        if p.link == link
+        else p
+        for p in base.parts
     )
-    return replace(base, verdict="limited", limiting=link, parts=parts, cannot_determine=refusals, conditions=(said, *base.conditions))
+    return replace(
+        base, verdict="limited", limiting=link, parts=parts, cannot_determine=refusals, conditions=(said, *base.conditions)
+    )
 
 
 def spread(results: Sequence[EngineResult], name: str) -> Mapping[str, float]:

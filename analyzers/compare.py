@@ -131,7 +131,13 @@ def _mechanisms(name: str, pair: tuple[Twin, Twin, Books, Books]) -> dict[str, f
             value = _value(load, setup, name)
             out[mechanism] += (value - last) / 2
             last = value
-    inside = (Stage.QUEUE, Stage.PREFILL) if name == "ttft" else (Stage.DECODE,) if name == "tpot" else (Stage.QUEUE, Stage.PREFILL, Stage.DECODE)
+    inside = (
+        (Stage.QUEUE, Stage.PREFILL)
+        if name == "ttft"
+        else (Stage.DECODE,)
+        if name == "tpot"
+        else (Stage.QUEUE, Stage.PREFILL, Stage.DECODE)
+    )
     per = [max(b.output_tokens - 1, 1e-9) if name == "tpot" else 1.0 for b in (one, two)]
     engine = sum(two.stages[s] for s in inside) / per[1] - sum(one.stages[s] for s in inside) / per[0]
     total = sum(out.values())
@@ -159,13 +165,16 @@ def _split(name: str, a: Attribution, b: Attribution, links: Mapping[str, float]
         return decode
     legs = {
         "the decode server's leg (transfer, queue, first token)": of["decode"]["ttft"].measured_s or 0.0,
-        "the prefill server's leg (all prompts on fewer servers)": (of["prefill"]["e2e"].measured_s or 0.0) - (_of(a.targets["ttft"]) or 0.0),
+        "the prefill server's leg (all prompts on fewer servers)": (of["prefill"]["e2e"].measured_s or 0.0)
+        - (_of(a.targets["ttft"]) or 0.0),
     }
     tokens = (a.targets["tpot"], b.targets["tpot"]) if name == "e2e" else None
     if tokens and tokens[0] and tokens[1]:
         before, after = ((side.targets["e2e"], side.targets["ttft"]) for side in (a, b))
         if before[0] and before[1] and after[0] and after[1]:
-            legs["decode and delivery"] = ((after[0].measured_s or 0.0) - (after[1].measured_s or 0.0)) - ((before[0].measured_s or 0.0) - (before[1].measured_s or 0.0))
+            legs["decode and delivery"] = ((after[0].measured_s or 0.0) - (after[1].measured_s or 0.0)) - (
+                (before[0].measured_s or 0.0) - (before[1].measured_s or 0.0)
+            )
     return legs
 
 
@@ -189,31 +198,65 @@ def _value(load: Load, setup: Setup, name: str) -> float:
 def _change(name: str, a: Attribution, b: Attribution, pair: tuple[Twin, Twin, Books, Books] | None) -> Change:
     first, second = a.targets.get(name), b.targets.get(name)
     if first is None or second is None or first.measured_s is None or second.measured_s is None:
-        return Change(name, _of(first), _of(second), None, {}, {}, None, None, "undetermined", f"{name.upper()} was not measured on both sides.")
+        return Change(
+            name,
+            _of(first),
+            _of(second),
+            None,
+            {},
+            {},
+            None,
+            None,
+            "undetermined",
+            f"{name.upper()} was not measured on both sides.",
+        )
     difference = second.measured_s - first.measured_s
     stages = {str(s): (second.stages.get(s) or 0.0) - (first.stages.get(s) or 0.0) for s in {*first.stages, *second.stages}}
-    links = {p.link: (q.seconds or 0.0) - (p.seconds or 0.0) for p, q in zip(first.parts, second.parts, strict=True) if p.seconds is not None and q.seconds is not None}
+    links = {
+        p.link: (q.seconds or 0.0) - (p.seconds or 0.0)
+        for p, q in zip(first.parts, second.parts, strict=True)
+        if p.seconds is not None and q.seconds is not None
+    }
     mechanisms = _mechanisms(name, pair) if pair else _split(name, a, b, links)
     rest = None if mechanisms is None else difference - sum(mechanisms.values())
     small = abs(difference) < NOISE * first.measured_s
     verdict = "same" if small else "faster" if difference < 0 else "slower"
-    return Change(name, first.measured_s, second.measured_s, difference, stages, links, mechanisms, rest, verdict, _sentence(name, first, second, links, mechanisms, verdict))
+    return Change(
+        name,
+        first.measured_s,
+        second.measured_s,
+        difference,
+        stages,
+        links,
+        mechanisms,
+        rest,
+        verdict,
+        _sentence(name, first, second, links, mechanisms, verdict),
+    )
 
 
 def _of(target: Target | None) -> float | None:
     return target.measured_s if target else None
 
 
-def _sentence(name: str, first: Target, second: Target, links: Mapping[str, float], mechanisms: Mapping[str, float] | None, verdict: str) -> str:
+def _sentence(
+    name: str, first: Target, second: Target, links: Mapping[str, float], mechanisms: Mapping[str, float] | None, verdict: str
+) -> str:
     assert first.measured_s is not None
     assert second.measured_s is not None
     difference = second.measured_s - first.measured_s
     unit, k = ("ms", 1000.0) if name == "tpot" or abs(difference) < 0.1 else ("s", 1.0)
     head = f"{name.upper()} {'is the same within the noise of two starts' if verdict == 'same' else verdict}: {k * difference:+.3g} {unit} ({100 * difference / first.measured_s:+.0f} %)"
-    of = links if not mechanisms else mechanisms
+    of = mechanisms or links
     along = sorted(((value, key) for key, value in of.items() if value * difference > 0), key=lambda item: -abs(item[0]))
-    against = sorted(((value, key) for key, value in of.items() if value * difference < 0 and abs(value) > 0.2 * abs(difference)), key=lambda item: -abs(item[0]))
-    called = (lambda key: by_name(key).LINK.title.lower()) if not mechanisms else (lambda key: key)
+    against = sorted(
+        ((value, key) for key, value in of.items() if value * difference < 0 and abs(value) > 0.2 * abs(difference)),
+        key=lambda item: -abs(item[0]),
+    )
+
+    def called(key: str) -> str:
+        return key if mechanisms else str(by_name(key).LINK.title.lower())
+
     said = ", ".join(f"{called(key)} {k * value:+.3g} {unit}" for value, key in along[:3])
     back = ", ".join(f"{called(key)} {k * value:+.3g} {unit}" for value, key in against[:2])
     return head + (f"; mostly {said}" if said else "") + (f"; against it {back}" if back else "") + "."
@@ -225,22 +268,43 @@ def _configuration(before: Window, after: Window) -> list[str]:
         return {k: v for e in window.engines for k, v in (e.facts.get("args") or {}).items()}
 
     a, b = args(before), args(after)
-    said = [f"{key}: {a.get(key, 'not set')} -> {b.get(key, 'not set')}" for key in sorted({*a, *b}) if a.get(key) != b.get(key) and key not in _INCIDENTAL]
-    parts = [", ".join(f"{e.instance} {role}" for e, role in zip(w.engines, roles(w.engines), strict=True)) for w in (before, after)]
+    said = [
+        f"{key}: {a.get(key, 'not set')} -> {b.get(key, 'not set')}"
+        for key in sorted({*a, *b})
+        if a.get(key) != b.get(key) and key not in _INCIDENTAL
+    ]
+    parts = [
+        ", ".join(f"{e.instance} {role}" for e, role in zip(w.engines, roles(w.engines), strict=True)) for w in (before, after)
+    ]
     if len(before.engines) != len(after.engines) or roles(before.engines) != roles(after.engines):
         said.append(f"engines: {parts[0]} -> {parts[1]}")
     versions = [sorted({e.version or "unknown" for e in w.engines}) for w in (before, after)]
     return said + ([f"vLLM {versions[0]} -> {versions[1]}"] if versions[0] != versions[1] else [])
 
 
-_INCIDENTAL: Final = {"cudagraph_capture_sizes", "port", "host", "otlp_traces_endpoint", "kv_events_config", "logging_config", "master_port", "api_server_count_default", "model", "tokenizer"}
+_INCIDENTAL: Final = {
+    "cudagraph_capture_sizes",
+    "port",
+    "host",
+    "otlp_traces_endpoint",
+    "kv_events_config",
+    "logging_config",
+    "master_port",
+    "api_server_count_default",
+    "model",
+    "tokenizer",
+}
 
 
-def _conditions(a: Attribution, b: Attribution, before: Window, after: Window, pair: tuple[Twin, Twin, Books, Books] | None) -> list[str]:
+def _conditions(
+    a: Attribution, b: Attribution, before: Window, after: Window, pair: tuple[Twin, Twin, Books, Books] | None
+) -> list[str]:
     said = []
     rates = [_rate(w.engines) for w in (before, after)]
     if all(math.isfinite(r) for r in rates) and abs(rates[1] / rates[0] - 1) > 0.1:
-        said.append(f"the load differs: {rates[0]:.2f} against {rates[1]:.2f} prompts a second: part of the difference is the load's")
+        said.append(
+            f"the load differs: {rates[0]:.2f} against {rates[1]:.2f} prompts a second: part of the difference is the load's"
+        )
     if pair is None:
         said.append("several engines, or no step model: no replay, differences by link or by server")
     elif not (pair[0].holds and pair[1].holds):

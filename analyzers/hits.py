@@ -45,26 +45,49 @@ def _share(now: float, then: float) -> float:
     return (then - now) / (1 - now) if math.isfinite(now) and math.isfinite(then) and now < 1 else 0.0
 
 
-def hits_of(engine: Engine) -> Hits:
+def hits_of(engine: Engine) -> Hits:  # noqa: PLR0911 one return a rule, in order
     """What the prefix cache could have saved, by the first rule that applies (attribution.md section 2.3)."""
     now = steps.hit_ratio(engine)
     if engine.facts.get("prefix_caching") is False:
         return Hits(now, now, now, "prefix caching is off", missed_known=False)
     if not math.isfinite(now):
-        return Hits(how="no hit counters", evicted_known=False, missed_known=False,
-                    refusal=Refusal("prefix-cache misses and evicted prefixes", "scrape /metrics of vLLM 0.9 or newer (prefix_cache_hits_total)"))
+        return Hits(
+            how="no hit counters",
+            evicted_known=False,
+            missed_known=False,
+            refusal=Refusal(
+                "prefix-cache misses and evicted prefixes", "scrape /metrics of vLLM 0.9 or newer (prefix_cache_hits_total)"
+            ),
+        )
     known = _from_events(engine, now)
     if known:
         return known
     prompt = steps.lengths(engine)[0]
     if now < FEW_HITS and prompt > LONG_PROMPT_TOKENS:
-        return Hits(now, now, now, "hits near 0 with long prompts", missed_known=False, evicted_known=_nothing_evicted(engine), refusal=Refusal(
-            "prefill backlog or unseen sharing (salt, routing)", f"give {GIVE_KV_EVENTS}"))
+        return Hits(
+            now,
+            now,
+            now,
+            "hits near 0 with long prompts",
+            missed_known=False,
+            evicted_known=_nothing_evicted(engine),
+            refusal=Refusal("prefill backlog or unseen sharing (salt, routing)", f"give {GIVE_KV_EVENTS}"),
+        )
     if _nothing_evicted(engine):
         return Hits(now, now, now, "no-eviction certificate: fewer tokens were written since the start than the pool holds")
     if steps.number(engine.facts.get("data_parallel"), 1.0) > 1:
-        return Hits(now, now, now, "several engines with a cache each", missed_known=False, evicted_known=False, refusal=Refusal(
-            f"whether prefixes were evicted or cached on another engine (hit rate of this engine {now:.2f}); routing by prefix may help", f"give {GIVE_KV_EVENTS}"))
+        return Hits(
+            now,
+            now,
+            now,
+            "several engines with a cache each",
+            missed_known=False,
+            evicted_known=False,
+            refusal=Refusal(
+                f"whether prefixes were evicted or cached on another engine (hit rate of this engine {now:.2f}); routing by prefix may help",
+                f"give {GIVE_KV_EVENTS}",
+            ),
+        )
     return _warm_up(engine, now)
 
 
@@ -93,8 +116,17 @@ def _from_events(engine: Engine, now: float) -> Hits | None:
     shared = min(0.999, now + elsewhere / prompt)
     endless = min(0.999, now + again / prompt)
     if kv.get("salts"):
-        return Hits(now, shared, endless, how, missed_known=False, refusal=Refusal(
-            f"what {kv['salts']:.0f} cache salts keep from being shared", "prompt block hashes without salts, or a run with one salt"))
+        return Hits(
+            now,
+            shared,
+            endless,
+            how,
+            missed_known=False,
+            refusal=Refusal(
+                f"what {kv['salts']:.0f} cache salts keep from being shared",
+                "prompt block hashes without salts, or a run with one salt",
+            ),
+        )
     return Hits(now, shared, endless, how)
 
 
@@ -102,8 +134,17 @@ def _warm_up(engine: Engine, now: float) -> Hits:
     """Counters from an empty cache: until the pool is full every miss is cold, which counts the distinct prefixes."""
     row, t = engine.interval, engine.total
     pool = steps.number(engine.facts.get("kv_blocks")) * steps.number(engine.facts.get("block_size"))
-    unknown = Hits(now, now, now, "evictions are possible and the recording does not start with an empty cache", evicted_known=False, refusal=Refusal(
-        "how many prompt tokens were computed again because their prefix was evicted", f"give {GIVE_KV_EVENTS}, or a recording from a cold start"))
+    unknown = Hits(
+        now,
+        now,
+        now,
+        "evictions are possible and the recording does not start with an empty cache",
+        evicted_known=False,
+        refusal=Refusal(
+            "how many prompt tokens were computed again because their prefix was evicted",
+            f"give {GIVE_KV_EVENTS}, or a recording from a cold start",
+        ),
+    )
     if not math.isfinite(pool) or not len(row.get("ts", ())):
         return unknown
     computed = np.cumsum(steps.computed_by_interval(engine))
@@ -125,7 +166,12 @@ def _warm_up(engine: Engine, now: float) -> Hits:
         return Hits(now, now, now, "no hits before the pool filled: no reuse seen")
     distinct = _distinct(n0, n0 * (1 - h0 / full))
     cold = distinct * (1 - (1 - 1 / max(distinct, 1.0001)) ** n)
-    return Hits(now, now, max(now, full * (1 - cold / n)), f"cold start: about {distinct:.0f} distinct prefixes, misses beyond them were evicted (assumes equal popularity)")
+    return Hits(
+        now,
+        now,
+        max(now, full * (1 - cold / n)),
+        f"cold start: about {distinct:.0f} distinct prefixes, misses beyond them were evicted (assumes equal popularity)",
+    )
 
 
 def _distinct(requests: float, misses: float) -> float:

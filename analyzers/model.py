@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]

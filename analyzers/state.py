@@ -30,7 +30,16 @@ def _with_scrape(engine: Engine) -> Engine:
         return engine
     from dataclasses import replace  # noqa: PLC0415 only here
 
-    names = ("ts", "running", "waiting", "deferred", "kv_usage_ratio", "prompt_tokens_per_s", "generation_tokens_per_s", "prefix_hit_ratio")
+    names = (
+        "ts",
+        "running",
+        "waiting",
+        "deferred",
+        "kv_usage_ratio",
+        "prompt_tokens_per_s",
+        "generation_tokens_per_s",
+        "prefix_hit_ratio",
+    )
     return replace(engine, stat={name: np.array([gauge.get(name, math.nan)]) for name in names})
 
 
@@ -40,18 +49,37 @@ def _target(name: str, engine: Engine, signs: dict[str, Sign], named: str | None
     refusals = [*([moe] if moe else []), Refusal("seconds of any link", MEASURE)]
     refusals += [Refusal(f"more about {n}", s.measure) for n, s in signs.items() if s.measure]
     if not len(engine.stat.get("running", ())):
-        refusals.append(Refusal("the state of the engine: no stats line and no gauge was found", "the server's log, or GET /metrics"))
+        refusals.append(
+            Refusal("the state of the engine: no stats line and no gauge was found", "the server's log, or GET /metrics")
+        )
     says = describe(engine)
     verdict = "limited" if limiting else "healthy" if says and not moe and _calm(engine) else "undetermined"
     parts = tuple(
         Part(
-            link=module.LINK.name, seconds=None, cells={}, status="limiting" if module.LINK.name == limiting else "unknown",
+            link=module.LINK.name,
+            seconds=None,
+            cells={},
+            status="limiting" if module.LINK.name == limiting else "unknown",
             evidence=(signs[module.LINK.name].says,) if module.LINK.name in signs else (),
-            conditions=("no request seconds at this level",), fact="no seconds",
+            conditions=("no request seconds at this level",),
+            fact="no seconds",
         )
         for module in CHAIN
     )
-    return Target(name, None, None, None, dict.fromkeys(TARGETS[name]), parts, limiting, None, verdict, tuple(refusals), tuple(says), "decode_batch" if verdict == "healthy" else None)
+    return Target(
+        name,
+        None,
+        None,
+        None,
+        dict.fromkeys(TARGETS[name]),
+        parts,
+        limiting,
+        None,
+        verdict,
+        tuple(refusals),
+        tuple(says),
+        "decode_batch" if verdict == "healthy" else None,
+    )
 
 
 def _concerns(name: str, link: str) -> bool:
@@ -75,12 +103,18 @@ def describe(engine: Engine) -> list[str]:
     n = len(stat.get("running", ()))
     if not n:
         return []
-    running, waiting, usage, generated = (np.nan_to_num(stat[c]) for c in ("running", "waiting", "kv_usage_ratio", "generation_tokens_per_s"))
-    said = [f"{n} stats lines: running {_span(running)}, waiting {_span(waiting)}, KV use {_span(100 * usage, 1)} %, {_span(generated, 1)} generated tokens/s"]
+    running, waiting, usage, generated = (
+        np.nan_to_num(stat[c]) for c in ("running", "waiting", "kv_usage_ratio", "generation_tokens_per_s")
+    )
+    said = [
+        f"{n} stats lines: running {_span(running)}, waiting {_span(waiting)}, KV use {_span(100 * usage, 1)} %, {_span(generated, 1)} generated tokens/s"
+    ]
     if _calm(engine):
         per = float((running / np.maximum(generated, 1e-9)).mean())
         alone = "one request decodes" if running.max() == 1 else f"{running.mean():.0f} requests decode"
-        said.append(f"nothing is stuck: {alone} steadily at {generated.mean():.0f} tokens/s ({1000 * per:.1f} ms a token each); latency is output length, so limit max_tokens or the thinking budget")
+        said.append(
+            f"nothing is stuck: {alone} steadily at {generated.mean():.0f} tokens/s ({1000 * per:.1f} ms a token each); latency is output length, so limit max_tokens or the thinking budget"
+        )
         if usage[-1] > usage[0]:
             said.append("KV use rises with the sequences' own growth")
     elif waiting.max() == 0 and usage.max() < 0.9:
@@ -89,7 +123,8 @@ def describe(engine: Engine) -> list[str]:
     if n >= 3 and np.isfinite(hits).all() and hits[-1] > hits[0] and float((prompts[1:] == 0).mean()) > 0.8 and waiting.max() > 0:
         said.append(
             f"the prefix hit rate rises from {100 * hits[0]:.1f} to {100 * hits[-1]:.1f} % while no prompt tokens are credited: in this version resumed (preempted) "
-            "requests count as hits, so it says nothing of reuse; preemption is inferred from it")
+            "requests count as hits, so it says nothing of reuse; preemption is inferred from it"
+        )
     return said
 
 

@@ -145,7 +145,9 @@ def parameters_held(engine: Engine) -> float:
     else:
         whole = {**shape, "experts_per_token": shape["experts"]}
         layers = parameters_per_token(Engine("", "", facts={**engine.facts, "shape": whole}))
-    return layers + 2 * number(shape.get("vocabulary"), 0.0) * number(shape.get("hidden"), 0.0) / max(1.0, number(engine.facts.get("tensor_parallel"), 1.0))
+    return layers + 2 * number(shape.get("vocabulary"), 0.0) * number(shape.get("hidden"), 0.0) / max(
+        1.0, number(engine.facts.get("tensor_parallel"), 1.0)
+    )
 
 
 def device(engine: Engine) -> tuple[float, float, str] | None:
@@ -244,14 +246,22 @@ def recomputed_tokens(engine: Engine) -> tuple[float, float, float, str]:
     if not math.isfinite(full):
         return 0.0, 0.0, math.inf, "lengths unknown"
     share = 1.0 if engine.facts.get("prefix_caching") is False else 0.5
-    return share * full, full if share == 1.0 else 0.0, full, "preemptions x context" + ("" if share == 1.0 else ", half of it: freed blocks may still be cached")
+    return (
+        share * full,
+        full if share == 1.0 else 0.0,
+        full,
+        "preemptions x context" + ("" if share == 1.0 else ", half of it: freed blocks may still be cached"),
+    )
 
 
 def _from_log(engine: Engine, *, blocks: bool) -> Rows:
     """Windows from iteration lines: blocks of 16 rows by their millisecond stamps, or whole log seconds."""
     order = np.argsort(engine.step["ts"], kind="stable")
     keep = order[~engine.step["dummy"][order].astype(bool)]
-    s = {name: engine.step[name][keep] for name in ("ts", "context_requests", "context_tokens", "generation_requests", "kv_usage_ratio")}
+    s = {
+        name: engine.step[name][keep]
+        for name in ("ts", "context_requests", "context_tokens", "generation_requests", "kv_usage_ratio")
+    }
     stamp, P, M, D = s["ts"], s["context_tokens"], s["context_requests"], s["generation_requests"]
     if blocks:
         k = (len(stamp) - 1) // BLOCK * BLOCK
@@ -271,7 +281,7 @@ def _from_log(engine: Engine, *, blocks: bool) -> Rows:
 
     budget = _budget(engine)
     per = P / np.maximum(M, 1)
-    pairs = P * np.where(P + D >= budget, np.maximum(budget, per) / 2 * 1.2, per / 2)
+    pairs = P * np.where(budget <= P + D, np.maximum(budget, per) / 2 * 1.2, per / 2)
     n, dt = total(np.ones(len(P))), ends - starts
     mid = (starts + ends) / 2
     count = total(M)
@@ -280,8 +290,22 @@ def _from_log(engine: Engine, *, blocks: bool) -> Rows:
     busy = (dt < BLOCK * 0.5) & (n > 0) if blocks else n > BLOCK / 2
     first = _at(engine, "ttft_n", mid, dt)
     return Rows(
-        starts, dt, n, total(P), total(D), total(pairs), total((M > 0).astype(float)), total(D + M) / np.maximum(n, 1),
-        _gauge(engine, "waiting", mid), usage, first, own[:, None], np.ones(1), count, total(P * D), busy & (dt > 0),
+        starts,
+        dt,
+        n,
+        total(P),
+        total(D),
+        total(pairs),
+        total((M > 0).astype(float)),
+        total(D + M) / np.maximum(n, 1),
+        _gauge(engine, "waiting", mid),
+        usage,
+        first,
+        own[:, None],
+        np.ones(1),
+        count,
+        total(P * D),
+        busy & (dt > 0),
         "blocks of 16 iteration lines" if blocks else "seconds of iteration lines",
     )
 
@@ -309,15 +333,19 @@ def _budget(engine: Engine) -> float:
 def _from_interval(engine: Engine) -> Rows:
     """Windows from scrape intervals; with spans, each prompt's work is placed where it was computed."""
     row = engine.interval
-    get = lambda name: np.nan_to_num(row[name])  # noqa: E731 a column with unknown as nothing
-    prompt, output, cv, _ = lengths(engine)
+
+    def get(name: str) -> Array:
+        """A column with unknown as nothing."""
+        return np.asarray(np.nan_to_num(row[name]))
+
+    prompt, _, cv, _ = lengths(engine)
     h = hit_ratio(engine)
     h = h if math.isfinite(h) else 0.0
     dt, n, first = row["dt_s"], get("step_n"), get("ttft_n")
     P = computed_by_interval(engine)
     running = (get("running") + np.nan_to_num(row["running_before"])) / 2
     decode = get("itl_n") if engine.total.get("draft_n") else np.maximum(get("generation_tokens") - first, 0.0)
-    n = _steps_once(engine, n, decode, running, dt)
+    n = _steps_once(engine, n, decode, running)
     budget = _budget(engine)
     own = np.where(first > 0, P / np.maximum(first, 1e-9), 0.0)
     cv2 = 0.0 if not len(own) or own.max() > 3 * prompt else min(cv, 1.0) ** 2
@@ -339,17 +367,39 @@ def _from_interval(engine: Engine) -> Rows:
         P, pairs, chunks = P + preempted * context, pairs + preempted * context * context / 2, chunks + preempted
     mixed = n * (1 - np.exp(-chunks / np.maximum(n, 1.0)))
     typical = float(np.median(dt)) if len(dt) else 1.0
-    busy = (get("running") > 0) & (np.nan_to_num(row["running_before"]) > 0) & (n >= 1) & (dt < 1.8 * typical) & (dt > 0) & ~row["restarted"].astype(bool)
+    busy = (
+        (get("running") > 0)
+        & (np.nan_to_num(row["running_before"]) > 0)
+        & (n >= 1)
+        & (dt < 1.8 * typical)
+        & (dt > 0)
+        & ~row["restarted"].astype(bool)
+    )
     usage = (get("kv_usage_ratio") + np.nan_to_num(row["kv_usage_ratio_before"])) / 2
     waiting = (get("waiting") + np.nan_to_num(row["waiting_before"])) / 2
     arrivals = np.maximum(first + get("waiting") - np.nan_to_num(row["waiting_before"]), 0.0)
     return Rows(
-        row["ts"] - dt, dt, n, P, decode, pairs, mixed, running, waiting, usage, arrivals, points, weights, prompts_n, None, busy,
+        row["ts"] - dt,
+        dt,
+        n,
+        P,
+        decode,
+        pairs,
+        mixed,
+        running,
+        waiting,
+        usage,
+        arrivals,
+        points,
+        weights,
+        prompts_n,
+        None,
+        busy,
         "scrape intervals" + (", prompts placed by request times" if placed is not None else ""),
     )
 
 
-def _steps_once(engine: Engine, n: Array, decode: Array, running: Array, dt: Array) -> Array:
+def _steps_once(engine: Engine, n: Array, decode: Array, running: Array) -> Array:
     """Steps, where several API servers each count the steps in which they have outputs: decode / running instead."""
     if not _several_writers(engine):
         return n
@@ -413,10 +463,15 @@ def fit(engine: Engine, windows: Rows | None = None) -> StepModel:
     """Fit the model on the engine's windows; a StepModel with `refused` where the data cannot carry one."""
     windows = windows or rows(engine)
     if windows is None:
-        return StepModel(refused="no iteration counters: no step costs; give /metrics scrapes or --enable-logging-iteration-details")
+        return StepModel(
+            refused="no iteration counters: no step costs; give /metrics scrapes or --enable-logging-iteration-details"
+        )
     use = windows.busy
     if use.sum() < MIN_WINDOWS:
-        return StepModel(refused=f"only {int(use.sum())} busy windows of at least {MIN_WINDOWS}: no step costs; give a longer recording", source=windows.source)
+        return StepModel(
+            refused=f"only {int(use.sum())} busy windows of at least {MIN_WINDOWS}: no step costs; give a longer recording",
+            source=windows.source,
+        )
     X = np.stack([windows.n, windows.prompt, windows.decode, windows.pairs, windows.mixed], 1)[use]
     y = windows.dt[use]
     graph = number(engine.facts.get("graph_size"), math.inf)
@@ -437,10 +492,23 @@ def fit(engine: Engine, windows: Rows | None = None) -> StepModel:
     scaled = X[:, :3] / np.maximum(np.abs(X[:, :3]).max(0), 1e-12)
     condition = float(np.linalg.cond(scaled[:, np.abs(scaled).max(0) > 0]))
     model = StepModel(
-        a=float(coef[0]), b=float(coef[1]) + b_min, c=float(coef[2]) + c_min, q=float(coef[3]), launch_s=floor_s, mixed_s=float(coef[4]),
-        b_min=b_min, c_min=c_min, graph=graph, budget=budget, windows=int(use.sum()),
-        residual_ratio=float(np.median(np.abs(residual)) / max(float(np.median(y)), 1e-12)), condition=condition, source=windows.source,
-        refused=f"step costs cannot be told apart (condition number {condition:.0f} above {MAX_CONDITION:.0f}); give iteration lines" if condition > MAX_CONDITION else None,
+        a=float(coef[0]),
+        b=float(coef[1]) + b_min,
+        c=float(coef[2]) + c_min,
+        q=float(coef[3]),
+        launch_s=floor_s,
+        mixed_s=float(coef[4]),
+        b_min=b_min,
+        c_min=c_min,
+        graph=graph,
+        budget=budget,
+        windows=int(use.sum()),
+        residual_ratio=float(np.median(np.abs(residual)) / max(float(np.median(y)), 1e-12)),
+        condition=condition,
+        source=windows.source,
+        refused=f"step costs cannot be told apart (condition number {condition:.0f} above {MAX_CONDITION:.0f}); give iteration lines"
+        if condition > MAX_CONDITION
+        else None,
         notes=_notes(X, b_min, c_min),
     )
     object.__setattr__(model, "extra", windows.launch(floor_s, model.b, model.q, graph, budget))
@@ -448,10 +516,14 @@ def fit(engine: Engine, windows: Rows | None = None) -> StepModel:
 
 
 def refit(windows: Rows, model: StepModel, index: Array) -> StepModel:
-    """The same terms fitted to windows drawn again (`index` into them): how far the coefficients move. None lost: the model itself
-    where the draw cannot carry it."""
+    """Fit the same terms to windows drawn again (`index` into them): how far the coefficients move.
+
+    The model itself where the draw cannot carry a fit.
+    """
     use = index[windows.busy[index]]
-    terms = [j for j, value in enumerate((1.0, model.b - model.b_min, model.c - model.c_min, model.q, model.mixed_s)) if value > 0]
+    terms = [
+        j for j, value in enumerate((1.0, model.b - model.b_min, model.c - model.c_min, model.q, model.mixed_s)) if value > 0
+    ]
     X = np.stack([windows.n, windows.prompt, windows.decode, windows.pairs, windows.mixed], 1)
     y = windows.dt - model.c_min * X[:, 2] - model.b_min * X[:, 1] - (model.extra if len(model.extra) == len(windows.dt) else 0.0)
     only = np.zeros_like(X)
@@ -461,7 +533,14 @@ def refit(windows: Rows, model: StepModel, index: Array) -> StepModel:
     coef, _, _ = non_negative(only[use], y[use], 2)
     if coef[0] <= 0:
         return model
-    return replace(model, a=float(coef[0]), b=float(coef[1]) + model.b_min, c=float(coef[2]) + model.c_min, q=float(coef[3]), mixed_s=float(coef[4]))
+    return replace(
+        model,
+        a=float(coef[0]),
+        b=float(coef[1]) + model.b_min,
+        c=float(coef[2]) + model.c_min,
+        q=float(coef[3]),
+        mixed_s=float(coef[4]),
+    )
 
 
 def _bounds(engine: Engine, X: Array, y: Array) -> tuple[float, float]:
@@ -479,7 +558,16 @@ def _bounds(engine: Engine, X: Array, y: Array) -> tuple[float, float]:
 
 
 def _ladder_step(
-    windows: Rows, use: Array, X: Array, y: Array, terms: tuple[int, ...], floor_s: float, graph: float, budget: float, b_min: float, c_min: float,
+    windows: Rows,
+    use: Array,
+    X: Array,
+    y: Array,
+    terms: tuple[int, ...],
+    floor_s: float,
+    graph: float,
+    budget: float,
+    b_min: float,
+    c_min: float,
 ) -> tuple[float, Array, Array] | None:
     """One model of the ladder at one launch floor: BIC (lower is better), coefficients above the bounds, residuals."""
     b, q = 2e-5, 0.0
@@ -502,7 +590,9 @@ def _notes(X: Array, b_min: float, c_min: float) -> tuple[str, ...]:
     if X[:, 1].std() > 0 and X[:, 2].std() > 0:
         together = abs(float(np.corrcoef(X[:, 1], X[:, 2])[0, 1]))
         if together > MAX_CORRELATION:
-            notes.append(f"prompt tokens and batch size move together (correlation {together:.2f}): the split between them is assumed; a step in load would settle it")
+            notes.append(
+                f"prompt tokens and batch size move together (correlation {together:.2f}): the split between them is assumed; a step in load would settle it"
+            )
     if not b_min or not c_min:
         notes.append("model shape or device unknown: step costs without lower bounds; add the model's config.json")
     return tuple(notes)

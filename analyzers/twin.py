@@ -9,7 +9,7 @@ Deterministic: lengths that were not observed are drawn with a seed.
 import heapq
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -68,8 +68,13 @@ class Setup:
     def scaled(self, factor: float) -> "Setup":
         """All step costs times a factor."""
         return replace(
-            self, a=self.a * factor, b=self.b * factor, c=self.c * factor, q=self.q * factor,
-            launch_s=self.launch_s * factor, mixed_s=self.mixed_s * factor,
+            self,
+            a=self.a * factor,
+            b=self.b * factor,
+            c=self.c * factor,
+            q=self.q * factor,
+            launch_s=self.launch_s * factor,
+            mixed_s=self.mixed_s * factor,
         )
 
 
@@ -329,10 +334,17 @@ class _Run:
         return max(1, last)
 
     def result(self) -> Result:
-        arrival, scheduled, first, last = (np.array(x, dtype=float) for x in (self.arrival, self.scheduled, self.first, self.last))
+        arrival, scheduled, first, last = (
+            np.array(x, dtype=float) for x in (self.arrival, self.scheduled, self.first, self.last)
+        )
         ok = np.isfinite(last)
         zero = np.zeros(self.n)
-        return Result(np.where(ok, scheduled - arrival, zero), np.where(ok, first - scheduled, zero), np.where(ok, last - first, zero), self.preemptions)
+        return Result(
+            np.where(ok, scheduled - arrival, zero),
+            np.where(ok, first - scheduled, zero),
+            np.where(ok, last - first, zero),
+            self.preemptions,
+        )
 
 
 def simulate(load: Load, setup: Setup) -> Result:
@@ -352,7 +364,10 @@ def load_of(books: Books, seed: int = 0) -> Load | None:
             take = {name: req[name][ok][order] for name in ("arrival_ts", "prompt_tokens", "output_tokens")}
             seen = {name: req[f"{name}_s"][ok][order] for name in ("queue", "prefill", "decode")}
             return Load(
-                take["arrival_ts"] - take["arrival_ts"][0], np.maximum(take["prompt_tokens"], 1), np.maximum(take["output_tokens"], 1), "request records",
+                take["arrival_ts"] - take["arrival_ts"][0],
+                np.maximum(take["prompt_tokens"], 1),
+                np.maximum(take["output_tokens"], 1),
+                "request records",
                 seen=seen if all(np.isfinite(x).all() for x in seen.values()) else None,
             )
     return _drawn(books, np.random.default_rng(seed))
@@ -387,7 +402,12 @@ def _drawn(books: Books, rng: np.random.Generator) -> Load | None:
     p = local * _log_normal(rng, m, math.sqrt(max(0.0025, cv**2 - between**2)))
     o = output * _log_normal(rng, m, max(cv_out, 0.02))
     arrival = np.array(times)
-    return Load(arrival - arrival[0], np.maximum(2, p * prompt / p.mean()).astype(int), np.maximum(1, np.rint(o)).astype(int), "arrivals per interval, drawn lengths")
+    return Load(
+        arrival - arrival[0],
+        np.maximum(2, p * prompt / p.mean()).astype(int),
+        np.maximum(1, np.rint(o)).astype(int),
+        "arrivals per interval, drawn lengths",
+    )
 
 
 def _log_normal(rng: np.random.Generator, m: int, cv: float) -> Array:
@@ -409,11 +429,24 @@ def setup_of(books: Books, load: Load) -> Setup:
     count, length = books.stalls
     stalls = tuple((span * (k + 0.5) / max(1, round(count)), length) for k in range(round(count)))
     return Setup(
-        a=m.a, b=m.b, c=m.c, q=m.q, launch_s=m.launch_s, mixed_s=m.mixed_s, graph=m.graph, budget=int(m.budget),
-        slots=int(cap) if math.isfinite(cap) else ENDLESS, blocks=_pool_blocks(books, load, blocks, size, now) if math.isfinite(blocks) else ENDLESS,
-        block_size=size, hit=now, hit_shared=max(now, hits.shared if math.isfinite(hits.shared) else now),
-        hit_endless=max(now, hits.endless if math.isfinite(hits.endless) else now), stalls=stalls,
-        tokens_per_step=1 + books.engine.total.get("accepted_tokens", 0.0) / books.engine.total["draft_n"] if books.engine.total.get("draft_n") else 1.0,
+        a=m.a,
+        b=m.b,
+        c=m.c,
+        q=m.q,
+        launch_s=m.launch_s,
+        mixed_s=m.mixed_s,
+        graph=m.graph,
+        budget=int(m.budget),
+        slots=int(cap) if math.isfinite(cap) else ENDLESS,
+        blocks=_pool_blocks(books, load, blocks, size, now) if math.isfinite(blocks) else ENDLESS,
+        block_size=size,
+        hit=now,
+        hit_shared=max(now, hits.shared if math.isfinite(hits.shared) else now),
+        hit_endless=max(now, hits.endless if math.isfinite(hits.endless) else now),
+        stalls=stalls,
+        tokens_per_step=1 + books.engine.total.get("accepted_tokens", 0.0) / books.engine.total["draft_n"]
+        if books.engine.total.get("draft_n")
+        else 1.0,
     )
 
 
@@ -501,7 +534,9 @@ def without_long(twin: Twin, times: float = 6.0, setup: Setup | None = None) -> 
         return None
     keep = ~long
     seen = {name: float(x[keep].mean()) for name, x in twin.load.seen.items()} if twin.load.seen else dict(twin.measured)
-    rest = replace(twin.load, arrival=twin.load.arrival[keep], prompt=twin.load.prompt[keep], output=twin.load.output[keep], seen=None)
+    rest = replace(
+        twin.load, arrival=twin.load.arrival[keep], prompt=twin.load.prompt[keep], output=twin.load.output[keep], seen=None
+    )
     other = simulate(rest, setup or twin.setup)
     part = Result(twin.base.queue[keep], twin.base.prefill[keep], twin.base.decode[keep], 0)
     shorter = replace(twin, load=rest, base=part, measured=seen)

@@ -80,15 +80,21 @@ def what_if(books: Books, seed: int = 0) -> WhatIf | None:
     last = {t: {k: every[t] - replays.saved([x for x in links if x != k], t) for k in links} for t in names}
     parts = {t: {**_shapley(replays, faults, (), t), **_shapley(replays, load, faults, t)} for t in names}
     return WhatIf(
-        gate=twin.gate, holds=twin.holds, load=twin.load.how, saves=first, last=last, parts=parts,
+        gate=twin.gate,
+        holds=twin.holds,
+        load=twin.load.how,
+        saves=first,
+        last=last,
+        parts=parts,
         joint={t: replays.saved(faults, t) for t in names},
-        without_long=without_long(twin, LONG), without_long_joint=without_long(twin, LONG, replays.setup(faults)) if faults else None,
+        without_long=without_long(twin, LONG),
+        without_long_joint=without_long(twin, LONG, replays.setup(faults)) if faults else None,
     )
 
 
 def _does(name: str, replays: _Replays) -> bool:
     """False where fixing a link changes nothing of the engine (it has no such limit)."""
-    return replays.fixes[name](replays.twin.setup) != replays.twin.setup
+    return bool(replays.fixes[name](replays.twin.setup) != replays.twin.setup)
 
 
 def _shapley(replays: _Replays, tier: Sequence[str], given: Sequence[str], target: str) -> dict[str, float]:
@@ -113,7 +119,11 @@ def met_share(twin: Twin, setup: Setup, target: str, limit_s: float) -> tuple[fl
 
 
 def _met(result: Result, twin: Twin, target: str, limit_s: float) -> float:
-    wait = (result.queue + result.prefill) * (twin.measured["queue"] + twin.measured["prefill"]) / max(twin.base.mean("ttft"), 1e-9)
+    wait = (
+        (result.queue + result.prefill) * (twin.measured["queue"] + twin.measured["prefill"]) / max(twin.base.mean("ttft"), 1e-9)
+    )
     decode = result.decode * twin.measured["decode"] / max(twin.base.mean("decode"), 1e-9)
-    values: Array = wait if target == "ttft" else wait + decode if target == "e2e" else decode / np.maximum(twin.load.output - 1, 1)
+    values: Array = (
+        wait if target == "ttft" else wait + decode if target == "e2e" else decode / np.maximum(twin.load.output - 1, 1)
+    )
     return float((values <= limit_s).mean())

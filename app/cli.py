@@ -13,7 +13,11 @@ from typing import Annotated, Any, NoReturn, cast
 import typer
 
 app = typer.Typer(
-    name="weaklink", no_args_is_help=True, add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False,
+    name="weaklink",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
     help="Names the link of the token-state chain that limits a vLLM deployment's latency, in seconds.",
 )
 
@@ -35,10 +39,23 @@ class TargetName(StrEnum):
     E2E = "e2e"
 
 
-Paths = Annotated[list[Path] | None, typer.Argument(help="Bundles: folders, .zip, .tar.gz, or single files (/metrics texts, logs, spans, request lines).", show_default=False)]
-StorePath = Annotated[Path | None, typer.Option("--store", help="The DuckDB file. [default: weaklink.duckdb in the user's data folder]", show_default=False)]
+Paths = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="Bundles: folders, .zip, .tar.gz, or single files (/metrics texts, logs, spans, request lines).", show_default=False
+    ),
+]
+StorePath = Annotated[
+    Path | None,
+    typer.Option("--store", help="The DuckDB file. [default: weaklink.duckdb in the user's data folder]", show_default=False),
+]
 Output = Annotated[Format, typer.Option("--format", help="Output format.")]
-Instance = Annotated[list[str] | None, typer.Option("--instance", help="NAME=HOST:PORT: which server wrote the file NAME, where the bundle does not say.", show_default=False)]
+Instance = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--instance", help="NAME=HOST:PORT: which server wrote the file NAME, where the bundle does not say.", show_default=False
+    ),
+]
 
 
 def default_store() -> Path:
@@ -105,12 +122,21 @@ def _clear_progress() -> None:
 def analyze(
     paths: Paths = None,
     store: StorePath = None,
-    target: Annotated[TargetName | None, typer.Option(help="The target to show in detail. [default: the most limited]", show_default=False)] = None,
-    start: Annotated[str | None, typer.Option("--from", help="Start of the window: ISO 8601 (UTC) or epoch seconds.", show_default=False)] = None,
+    target: Annotated[
+        TargetName | None, typer.Option(help="The target to show in detail. [default: the most limited]", show_default=False)
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Start of the window: ISO 8601 (UTC) or epoch seconds.", show_default=False)
+    ] = None,
     end: Annotated[str | None, typer.Option("--to", help="End of the window.", show_default=False)] = None,
-    engine: Annotated[list[str] | None, typer.Option(help="Only this engine: a label (1) or instance/label (host:port/1).", show_default=False)] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="Only this engine: a label (1) or instance/label (host:port/1).", show_default=False)
+    ] = None,
     instance: Instance = None,
-    what_if: Annotated[bool, typer.Option("--what-if", help="Also replay the window in the twin: joint fixes, and the load without its long prompts.")] = False,
+    what_if: Annotated[
+        bool,
+        typer.Option("--what-if", help="Also replay the window in the twin: joint fixes, and the load without its long prompts."),
+    ] = False,
     output: Output = Format.TEXT,
 ) -> None:
     """Name the limiting link of recordings (needs no database), or of the store where no PATH is given.
@@ -128,17 +154,30 @@ def analyze(
         attribution = attribution_for(opened, _instant(start), _instant(end), engine, with_twin=what_if)
         files = [_file(r) for r in results] if paths else _stored_files(opened)
     incident = Incident(version("weaklink"), tuple(files), attribution)
-    typer.echo(json_report.render(incident) if output is Format.JSON else text_report.render(incident, target.value if target else None), nl=False)
+    typer.echo(
+        json_report.render(incident) if output is Format.JSON else text_report.render(incident, target.value if target else None),
+        nl=False,
+    )
     if not attribution.engines:
         for result in results:
             reasons = "; ".join(result.reasons)
-            typer.echo(f"weaklink: {result.bundle}/{result.name}: {result.message or reasons or 'holds nothing that could be judged'}", err=True)
+            typer.echo(
+                f"weaklink: {result.bundle}/{result.name}: {result.message or reasons or 'holds nothing that could be judged'}",
+                err=True,
+            )
         where = ", ".join(str(p) for p in paths or [store or default_store()])
         _fail(f"nothing usable in {where}: expected /metrics texts of vLLM, a vLLM server log, spans or request lines")
 
 
 def _file(result: Any) -> dict[str, Any]:
-    return {"name": result.name, "format": result.format, "lines": result.lines, "rejected": result.rejected, "message": result.message, "reasons": list(result.reasons)}
+    return {
+        "name": result.name,
+        "format": result.format,
+        "lines": result.lines,
+        "rejected": result.rejected,
+        "message": result.message,
+        "reasons": list(result.reasons),
+    }
 
 
 def _stored_files(store: Any) -> list[dict[str, Any]]:
@@ -170,7 +209,12 @@ def compare(
 
 
 @app.command()
-def load(paths: Annotated[list[Path], typer.Argument(help="Bundles: folders, .zip, .tar.gz, or single files.")], store: StorePath = None, instance: Instance = None, output: Output = Format.TEXT) -> None:
+def load(
+    paths: Annotated[list[Path], typer.Argument(help="Bundles: folders, .zip, .tar.gz, or single files.")],
+    store: StorePath = None,
+    instance: Instance = None,
+    output: Output = Format.TEXT,
+) -> None:
     """Load recordings into the store. Loading the same file again adds nothing."""
     with _open(store or default_store()) as opened:
         results = _load(opened, paths, instance)
@@ -227,7 +271,10 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8501,
     store: StorePath = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
-    token: Annotated[str | None, typer.Option(envvar="WEAKLINK_TOKEN", help="Secret that every page and route then asks for.", show_default=False)] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="WEAKLINK_TOKEN", help="Secret that every page and route then asks for.", show_default=False),
+    ] = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Open the dashboard on the store (one process; the store is locked while it runs)."""
@@ -254,11 +301,15 @@ def demo(
         _serve(path, "127.0.0.1", port, None, no_browser, output, bundle="prefill_backlog")
 
 
-def _serve(path: Path, host: str, port: int, token: str | None, no_browser: bool, output: Format, bundle: str | None = None) -> None:
-    from app.server import ServerError, serve as run
+def _serve(
+    path: Path, host: str, port: int, token: str | None, no_browser: bool, output: Format, bundle: str | None = None
+) -> None:
+    from app.server import ServerError
+    from app.server import serve as run
 
     if host not in {"127.0.0.1", "localhost", "::1"} and not token:
         _fail(f"--host {host}: others could read the recordings; give --token or WEAKLINK_TOKEN", 1)
+
     def say(text: str) -> None:
         typer.echo(json.dumps({"says": text, "store": str(path)}) if output is Format.JSON else text)
 

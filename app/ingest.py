@@ -85,7 +85,15 @@ def _format_of(head: bytes) -> Any | None:
 class _Bundle:
     """The files of one bundle on their way into the store: they explain each other's server and year."""
 
-    def __init__(self, store: Store, bundle: str, found: Sequence[Member], instances: Mapping[str, str], now: float, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        bundle: str,
+        found: Sequence[Member],
+        instances: Mapping[str, str],
+        now: float,
+        progress: Progress | None,
+    ) -> None:
         self.store, self.bundle, self.found, self.now = store, bundle, found, now
         self.asked = instances
         self.progress = progress or (lambda _: None)
@@ -132,33 +140,68 @@ class _Bundle:
     def _one(self, member: Member, module: Any, *, untimed: bool) -> FileResult:
         store, name = self.store, module.NAME
         result = FileResult(self.bundle, member.name, name)
-        known = store.rows("SELECT file_id, bundle, name, lines, rejected FROM source_file WHERE sha256 = ? AND format = ?", [member.hash_hex, name])
+        known = store.rows(
+            "SELECT file_id, bundle, name, lines, rejected FROM source_file WHERE sha256 = ? AND format = ?",
+            [member.hash_hex, name],
+        )
         if known:
             file_id, bundle, other, lines, rejected = known[0]
             self.files.append((file_id, member, name))
             return replace(result, lines=lines, rejected=rejected, message=f"already loaded (as {bundle}/{other}): nothing added")
         default = self.asked.get(member.name) or self._default_instance() if untimed else None
         if untimed and default is None:
-            return replace(result, message=f"has no time and the bundle holds several servers: not used; if it is needed, --instance {member.name}=HOST:PORT")
+            return replace(
+                result,
+                message=f"has no time and the bundle holds several servers: not used; if it is needed, --instance {member.name}=HOST:PORT",
+            )
         if untimed and store.rows("SELECT 1 FROM scrape WHERE instance = ? AND timed AND ok LIMIT 1", [default]):
             return replace(result, message="has no time; timed scrapes of the same server are there: not used")
         try:
             with store.transaction():
                 file_id = store.rows("SELECT nextval('file_id_seq')")[0][0]
-                store.add(Batch("source_file", {
-                    "file_id": [file_id], "bundle": [self.bundle], "name": [member.name], "format": [name],
-                    "sha256": [member.hash_hex], "bytes": [member.size], "loaded_at": [self.now],
-                }))
+                store.add(
+                    Batch(
+                        "source_file",
+                        {
+                            "file_id": [file_id],
+                            "bundle": [self.bundle],
+                            "name": [member.name],
+                            "format": [name],
+                            "sha256": [member.hash_hex],
+                            "bytes": [member.size],
+                            "loaded_at": [self.now],
+                        },
+                    )
+                )
                 facts, problem = self._read(member, module, file_id, default or self.bundle)
                 store.execute(
                     "UPDATE source_file SET lines = ?, rejected = ?, instance = ?, pid = ?, clock_offset_s = ? WHERE file_id = ?",
-                    [facts.get("lines", 0), facts.get("rejected", 0), facts.get("instance"), facts.get("pid"), facts.get("clock_offset_s"), file_id],
+                    [
+                        facts.get("lines", 0),
+                        facts.get("rejected", 0),
+                        facts.get("instance"),
+                        facts.get("pid"),
+                        facts.get("clock_offset_s"),
+                        file_id,
+                    ],
                 )
         except Exception as error:  # noqa: BLE001 one broken file must not lose the others; nothing of it was stored
             return replace(result, message=f"could not be loaded, nothing of it was stored: {type(error).__name__}: {error}")
         self.files.append((file_id, member, name))
-        reasons = tuple(f"line {line}: {why}" for line, why in store.rows("SELECT line, reason FROM rejected_line WHERE file_id = ? ORDER BY line LIMIT 5", [file_id]))
-        return replace(result, lines=facts.get("lines", 0), rejected=facts.get("rejected", 0), added=True, message=problem or member.problem or "", reasons=reasons)
+        reasons = tuple(
+            f"line {line}: {why}"
+            for line, why in store.rows(
+                "SELECT line, reason FROM rejected_line WHERE file_id = ? ORDER BY line LIMIT 5", [file_id]
+            )
+        )
+        return replace(
+            result,
+            lines=facts.get("lines", 0),
+            rejected=facts.get("rejected", 0),
+            added=True,
+            message=problem or member.problem or "",
+            reasons=reasons,
+        )
 
     def _read(self, member: Member, module: Any, file_id: int, instance: str) -> tuple[dict[str, Any], str | None]:
         """Read one file into the store: the last source_file row, and what was wrong with the bytes."""
@@ -179,7 +222,12 @@ class _Bundle:
                     numbers = grown
                 elif batch.table == "sample":
                     ids = numbers[np.asarray(batch.columns["series"], dtype=np.int64)]
-                    self.store.add(Batch("sample", {"series_id": ids, "ts": self._shifted(batch.columns["ts"]), "value": batch.columns["value"]}))
+                    self.store.add(
+                        Batch(
+                            "sample",
+                            {"series_id": ids, "ts": self._shifted(batch.columns["ts"]), "value": batch.columns["value"]},
+                        )
+                    )
                 elif batch.table == "scrape":
                     columns = dict(batch.columns)
                     columns["instance"] = [one or instance for one in columns["instance"]]
@@ -203,14 +251,28 @@ class _Bundle:
         if ids:
             found = self.store.rows(
                 "SELECT min(ts) FROM (SELECT ts FROM scrape WHERE timed AND ok AND list_contains(?, file_id) "
-                "UNION ALL SELECT arrival_ts FROM request WHERE list_contains(?, file_id))", [ids, ids])
+                "UNION ALL SELECT arrival_ts FROM request WHERE list_contains(?, file_id))",
+                [ids, ids],
+            )
             self.reference_ts = found[0][0] or self.reference_ts
 
     def _instances(self) -> list[str]:
         """Servers this bundle names by itself: scrape URLs, then start lines of logs."""
         ids = [file_id for file_id, _, _ in self.files]
-        scraped = [r[0] for r in self.store.rows("SELECT DISTINCT instance FROM scrape WHERE timed AND list_contains(?, file_id) AND instance IS NOT NULL ORDER BY 1", [ids])]
-        logged = [r[0] for r in self.store.rows("SELECT DISTINCT instance FROM source_file WHERE format = 'vllm_log' AND list_contains(?, file_id) AND instance IS NOT NULL ORDER BY 1", [ids])]
+        scraped = [
+            r[0]
+            for r in self.store.rows(
+                "SELECT DISTINCT instance FROM scrape WHERE timed AND list_contains(?, file_id) AND instance IS NOT NULL ORDER BY 1",
+                [ids],
+            )
+        ]
+        logged = [
+            r[0]
+            for r in self.store.rows(
+                "SELECT DISTINCT instance FROM source_file WHERE format = 'vllm_log' AND list_contains(?, file_id) AND instance IS NOT NULL ORDER BY 1",
+                [ids],
+            )
+        ]
         return scraped + [one for one in logged if _match(one, scraped) is None]
 
     def _default_instance(self) -> str | None:
@@ -225,7 +287,9 @@ class _Bundle:
             if name not in {"vllm_log", "vllm_command", "kv_events"}:
                 continue
             own = self.store.rows("SELECT instance FROM source_file WHERE file_id = ?", [file_id])[0][0]
-            chosen = self.asked.get(member.name) or (own and (_match(own, named) or (own if name == "vllm_log" else None))) or only
+            chosen = (
+                self.asked.get(member.name) or (own and (_match(own, named) or (own if name == "vllm_log" else None))) or only
+            )
             self.store.execute("UPDATE source_file SET instance = ? WHERE file_id = ?", [chosen, file_id])
             if name == "kv_events":
                 self.store.execute("UPDATE kv_event SET instance = ? WHERE file_id = ?", [chosen, file_id])
@@ -233,22 +297,32 @@ class _Bundle:
             if name == "otlp_spans":
                 self.store.execute(
                     "UPDATE request SET instance = coalesce((SELECT min(f.instance) FROM source_file AS f WHERE f.pid = request.pid AND f.bundle = ?), ?) "
-                    "WHERE file_id = ? AND instance IS NULL", [self.bundle, self.asked.get(member.name) or only, file_id])
+                    "WHERE file_id = ? AND instance IS NULL",
+                    [self.bundle, self.asked.get(member.name) or only, file_id],
+                )
             elif name == "request_lines":
                 for (own,) in self.store.rows("SELECT DISTINCT instance FROM request WHERE file_id = ?", [file_id]):
                     chosen = _match(own, named) if own else self.asked.get(member.name) or only
-                    self.store.execute("UPDATE request SET instance = ? WHERE file_id = ? AND instance IS NOT DISTINCT FROM ?", [chosen, file_id, own])
+                    self.store.execute(
+                        "UPDATE request SET instance = ? WHERE file_id = ? AND instance IS NOT DISTINCT FROM ?",
+                        [chosen, file_id, own],
+                    )
 
     def _questions(self) -> dict[str, str]:
         """What could not be joined is asked, not guessed."""
         asked = {}
         for file_id, member, name in self.files:
-            if name in {"vllm_log", "kv_events", "vllm_command"} and self.store.rows("SELECT instance IS NULL FROM source_file WHERE file_id = ?", [file_id])[0][0]:
+            if (
+                name in {"vllm_log", "kv_events", "vllm_command"}
+                and self.store.rows("SELECT instance IS NULL FROM source_file WHERE file_id = ?", [file_id])[0][0]
+            ):
                 asked[member.name] = f"which server is this? The bundle has several: --instance {member.name}=HOST:PORT"
             if name == "otlp_spans":
                 lost = self.store.rows("SELECT count(*) FROM request WHERE file_id = ? AND instance IS NULL", [file_id])[0][0]
                 if lost:
-                    asked[member.name] = f"{lost} spans belong to no known server: add its log, or --instance {member.name}=HOST:PORT"
+                    asked[member.name] = (
+                        f"{lost} spans belong to no known server: add its log, or --instance {member.name}=HOST:PORT"
+                    )
         return asked
 
 

@@ -13,10 +13,31 @@ from analyzers.steps import kv_bytes_per_token, parameters_held
 from app.store import Store
 
 # the columns of interval_row that are counters: their sums are the totals of the window
-_STATE: Final = {"instance", "engine", "ts", "dt_s", "timed", "epoch", "restarted", "running", "running_before", "waiting", "waiting_before",
-                 "deferred", "deferred_before", "kv_usage_ratio", "kv_usage_ratio_before"}
-_BUCKETS: Final = ("time_to_first_token_seconds", "inter_token_latency_seconds", "request_prompt_tokens", "request_generation_tokens",
-                   "e2e_request_latency_seconds", "time_per_output_token_seconds")
+_STATE: Final = {
+    "instance",
+    "engine",
+    "ts",
+    "dt_s",
+    "timed",
+    "epoch",
+    "restarted",
+    "running",
+    "running_before",
+    "waiting",
+    "waiting_before",
+    "deferred",
+    "deferred_before",
+    "kv_usage_ratio",
+    "kv_usage_ratio_before",
+}
+_BUCKETS: Final = (
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "request_prompt_tokens",
+    "request_generation_tokens",
+    "e2e_request_latency_seconds",
+    "time_per_output_token_seconds",
+)
 
 
 def window_of(store: Store, start: float | None = None, end: float | None = None, engines: Sequence[str] | None = None) -> Window:
@@ -30,23 +51,46 @@ def window_of(store: Store, start: float | None = None, end: float | None = None
     span = "(ts IS NULL OR (ts >= $low AND ts <= $high))"
     stat = store.columns(f"SELECT * FROM stat_row WHERE {span} ORDER BY instance, engine, ts, line", bounds)
     step = store.columns(f"SELECT * FROM step_row WHERE {span} ORDER BY instance, engine, ts, line", bounds)
-    scrape = store.columns("SELECT instance, ts, duration_s, ok, timed FROM scrape WHERE ts > $low AND ts <= $high ORDER BY instance, ts", bounds)
-    request = store.columns("SELECT * FROM request_row WHERE end_ts > $low AND end_ts <= $high ORDER BY instance, arrival_ts", bounds)
+    scrape = store.columns(
+        "SELECT instance, ts, duration_s, ok, timed FROM scrape WHERE ts > $low AND ts <= $high ORDER BY instance, ts", bounds
+    )
+    request = store.columns(
+        "SELECT * FROM request_row WHERE end_ts > $low AND end_ts <= $high ORDER BY instance, arrival_ts", bounds
+    )
     bucket = store.columns(
         "SELECT instance, engine, family, le, sum(n) AS n FROM bucket WHERE ts > $low AND ts <= $high AND list_contains($families, family) "
-        "GROUP BY ALL ORDER BY instance, engine, family, le", {**bounds, "families": [f"vllm:{name}" for name in _BUCKETS]})
+        "GROUP BY ALL ORDER BY instance, engine, family, le",
+        {**bounds, "families": [f"vllm:{name}" for name in _BUCKETS]},
+    )
     kv = store.columns("SELECT * FROM kv_summary")
     events = _events(store)
     pairs = _pairs(store, interval, stat, step)
     found = tuple(
         _engine(store, pair, interval, stat, step, scrape, request, bucket, kv, events, _alone(pairs, pair))
-        for pair in pairs if engines is None or pair[1] in engines or f"{pair[0]}/{pair[1]}" in engines
+        for pair in pairs
+        if engines is None or pair[1] in engines or f"{pair[0]}/{pair[1]}" in engines
     )
-    restarts = int(sum(row[0] for row in store.rows("SELECT sum(restarted::INT) FROM epoch WHERE ts > $low AND ts <= $high GROUP BY instance", bounds)))
-    return Window(*_span(interval, stat, scrape, found, start, end), engines=found, restarts=restarts + _log_restarts(store, bounds))
+    restarts = int(
+        sum(
+            row[0]
+            for row in store.rows(
+                "SELECT sum(restarted::INT) FROM epoch WHERE ts > $low AND ts <= $high GROUP BY instance", bounds
+            )
+        )
+    )
+    return Window(
+        *_span(interval, stat, scrape, found, start, end), engines=found, restarts=restarts + _log_restarts(store, bounds)
+    )
 
 
-def attribution_for(store: Store, start: float | None = None, end: float | None = None, engines: Sequence[str] | None = None, *, with_twin: bool = False) -> Attribution:
+def attribution_for(
+    store: Store,
+    start: float | None = None,
+    end: float | None = None,
+    engines: Sequence[str] | None = None,
+    *,
+    with_twin: bool = False,
+) -> Attribution:
     """The attribution of what the store holds in a window; `with_twin` adds what-ifs."""
     return attribute(window_of(store, start, end, engines), with_twin=with_twin)
 
@@ -73,8 +117,17 @@ def _pick(table: Columns, instance: str | None, engine: str | None = None) -> di
 
 
 def _engine(
-    store: Store, pair: tuple[str | None, str], interval: Columns, stat: Columns, step: Columns, scrape: Columns, request: Columns,
-    bucket: Columns, kv: Columns, events: Sequence[tuple[str | None, Event]], alone: bool,
+    store: Store,
+    pair: tuple[str | None, str],
+    interval: Columns,
+    stat: Columns,
+    step: Columns,
+    scrape: Columns,
+    request: Columns,
+    bucket: Columns,
+    kv: Columns,
+    events: Sequence[tuple[str | None, Event]],
+    alone: bool,
 ) -> Engine:
     instance, engine = pair
     row = _pick(interval, instance, engine)
@@ -83,30 +136,46 @@ def _engine(
     one = _pick(bucket, instance, engine)
     counts = _pick(kv, instance, engine)
     return Engine(
-        instance=instance or "", engine=engine, model=_model(store, instance, engine, mine), version=_version(mine),
-        interval=row, scrape=_pick(scrape, instance), stat=_pick(stat, instance, engine), step=_pick(step, instance, engine),
+        instance=instance or "",
+        engine=engine,
+        model=_model(store, instance, engine, mine),
+        version=_version(mine),
+        interval=row,
+        scrape=_pick(scrape, instance),
+        stat=_pick(stat, instance, engine),
+        step=_pick(step, instance, engine),
         # spans carry no engine label: with several engines behind one server they are nobody's alone
         request=_pick(request, instance) if alone else {},
         bucket={family: (one["le"][one["family"] == family], one["n"][one["family"] == family]) for family in set(one["family"])},
-        total=total, facts=facts_of(store, instance, engine, mine),
-        kv={name: float(values[0]) for name, values in counts.items() if len(values)}, event=mine,
+        total=total,
+        facts=facts_of(store, instance, engine, mine),
+        kv={name: float(values[0]) for name, values in counts.items() if len(values)},
+        event=mine,
     )
 
 
 def _events(store: Store) -> list[tuple[str | None, Event]]:
     found = store.rows("SELECT instance, ts, engine, kind, fields, file, line FROM event_row ORDER BY instance, file, line")
-    return [(row[0], Event(math.nan if row[1] is None else row[1], row[2], row[3], json.loads(row[4]), row[5], row[6])) for row in found]
+    return [
+        (row[0], Event(math.nan if row[1] is None else row[1], row[2], row[3], json.loads(row[4]), row[5], row[6]))
+        for row in found
+    ]
 
 
 def _model(store: Store, instance: str | None, engine: str, events: Sequence[Event]) -> str | None:
-    found = store.rows("SELECT model_name FROM series WHERE instance IS NOT DISTINCT FROM ? AND engine = ? AND model_name IS NOT NULL ORDER BY series_id LIMIT 1", [instance, engine])
+    found = store.rows(
+        "SELECT model_name FROM series WHERE instance IS NOT DISTINCT FROM ? AND engine = ? AND model_name IS NOT NULL ORDER BY series_id LIMIT 1",
+        [instance, engine],
+    )
     if found:
         return str(found[0][0])
     return next((str(e.fields["model"]) for e in events if e.kind == "start" and e.fields.get("model")), None)
 
 
 def _version(events: Sequence[Event]) -> str | None:
-    return next((str(e.fields["version"]) for e in reversed(events) if e.kind in {"start", "config"} and e.fields.get("version")), None)
+    return next(
+        (str(e.fields["version"]) for e in reversed(events) if e.kind in {"start", "config"} and e.fields.get("version")), None
+    )
 
 
 def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[Event]) -> dict[str, Any]:
@@ -118,35 +187,12 @@ def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[E
     facts: dict[str, Any] = {"args": args, "args_known": any(e.kind == "args" for e in events)}
     cache = store.rows(
         "SELECT labels FROM series WHERE instance IS NOT DISTINCT FROM ? AND name IN ('vllm:cache_config_info', 'vllm_cache_config_info', 'ray_vllm_cache_config_info') "
-        "AND coalesce(engine, ?) = ? ORDER BY series_id DESC LIMIT 1", [instance, engine, engine])
+        "AND coalesce(engine, ?) = ? ORDER BY series_id DESC LIMIT 1",
+        [instance, engine, engine],
+    )
     info = json.loads(cache[0][0]) if cache else {}
     facts.update(_cache_facts(info, args, events))
-    for name in ("max_num_seqs", "max_num_batched_tokens"):
-        if isinstance(args.get(name), int | float):
-            facts[name] = args[name]
-    for event in events:
-        if event.kind == "budget" and event.fields.get("max_num_batched_tokens"):
-            facts["max_num_batched_tokens"] = event.fields["max_num_batched_tokens"]
-    for name, key in (("tensor_parallel_size", "tensor_parallel"), ("data_parallel_size", "data_parallel"), ("pipeline_parallel_size", "pipeline_parallel")):
-        if isinstance(args.get(name), int | float):
-            facts[key] = args[name]
-    facts["expert_parallel"] = bool(args.get("enable_expert_parallel")) if facts["args_known"] else None
-    facts["eplb"] = bool(args.get("enable_eplb")) if facts["args_known"] else None
-    graph = args.get("max_cudagraph_capture_size")
-    if isinstance(graph, int | float):
-        facts["graph_size"] = graph
-    if args.get("enforce_eager") is True:
-        facts["graph_size"] = math.inf  # no graphs at all: nothing falls out of them
-    facts["graph_sizes"] = args.get("cudagraph_capture_sizes")
-    if "speculative_config" in args:
-        facts["speculative"] = args["speculative_config"] not in {None, "None", ""}  if not isinstance(args["speculative_config"], dict) else True
-    elif facts["args_known"]:
-        facts["speculative"] = False
-    connector = args.get("kv_transfer_config")
-    facts["connector"] = bool(connector) or bool(args.get("kv_offloading_size")) if facts["args_known"] else None
-    api = args.get("api_server_count") or next((e.fields.get("count") for e in events if e.kind == "api_servers"), None)
-    facts["api_servers"] = api if isinstance(api, int | float) else facts.get("data_parallel", 1) if facts["args_known"] else None
-    facts["kv_dtype"] = args.get("kv_cache_dtype") or info.get("cache_dtype") or "auto"
+    facts.update(_argument_facts(args, events, known=facts["args_known"], cache=info))
     facts["device"] = args.get("device_config")
     facts["shape"] = _shape(events)
     name = next((str(e.fields["name"]) for e in events if e.kind == "device" and e.fields.get("name")), None)
@@ -154,9 +200,43 @@ def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[E
     facts["memory_gib"] = _memory_gib(info, args, events, facts)
     written = store.rows(
         "SELECT q.quantity, arg_max(s.value, s.ts) FROM sample AS s JOIN quantity_series AS q USING (series_id) "
-        "WHERE q.instance IS NOT DISTINCT FROM ? AND q.engine = ? AND q.quantity IN ('computed_tokens', 'generation_tokens') GROUP BY 1", [instance, engine])
+        "WHERE q.instance IS NOT DISTINCT FROM ? AND q.engine = ? AND q.quantity IN ('computed_tokens', 'generation_tokens') GROUP BY 1",
+        [instance, engine],
+    )
     if len(written) == 2:
         facts["written_tokens"] = float(sum(value for _, value in written))  # since the process started
+    return facts
+
+
+def _argument_facts(args: Mapping[str, Any], events: Sequence[Event], *, known: bool, cache: Mapping[str, str]) -> dict[str, Any]:
+    """Limits, parallelism and features from the engine's arguments; what they do not say is missing."""
+    facts: dict[str, Any] = {
+        name: args[name] for name in ("max_num_seqs", "max_num_batched_tokens") if isinstance(args.get(name), int | float)
+    }
+    for event in events:
+        if event.kind == "budget" and event.fields.get("max_num_batched_tokens"):
+            facts["max_num_batched_tokens"] = event.fields["max_num_batched_tokens"]
+    sizes = {
+        "tensor_parallel_size": "tensor_parallel",
+        "data_parallel_size": "data_parallel",
+        "pipeline_parallel_size": "pipeline_parallel",
+    }
+    facts.update({key: args[name] for name, key in sizes.items() if isinstance(args.get(name), int | float)})
+    facts["expert_parallel"] = bool(args.get("enable_expert_parallel")) if known else None
+    facts["eplb"] = bool(args.get("enable_eplb")) if known else None
+    if isinstance(args.get("max_cudagraph_capture_size"), int | float):
+        facts["graph_size"] = args["max_cudagraph_capture_size"]
+    if args.get("enforce_eager") is True:
+        facts["graph_size"] = math.inf  # no graphs at all: nothing falls out of them
+    facts["graph_sizes"] = args.get("cudagraph_capture_sizes")
+    if "speculative_config" in args:
+        facts["speculative"] = args["speculative_config"] not in (None, "None", "")
+    elif known:
+        facts["speculative"] = False
+    facts["connector"] = bool(args.get("kv_transfer_config")) or bool(args.get("kv_offloading_size")) if known else None
+    servers = args.get("api_server_count") or next((e.fields.get("count") for e in events if e.kind == "api_servers"), None)
+    facts["api_servers"] = servers if isinstance(servers, int | float) else facts.get("data_parallel", 1) if known else None
+    facts["kv_dtype"] = args.get("kv_cache_dtype") or cache.get("cache_dtype") or "auto"
     return facts
 
 
@@ -183,13 +263,17 @@ def _cache_facts(info: Mapping[str, str], args: Mapping[str, Any], events: Seque
     return facts
 
 
-def _memory_gib(info: Mapping[str, str], args: Mapping[str, Any], events: Sequence[Event], facts: Mapping[str, Any]) -> float | None:
+def _memory_gib(
+    info: Mapping[str, str], args: Mapping[str, Any], events: Sequence[Event], facts: Mapping[str, Any]
+) -> float | None:
     """Memory of one GPU, from what vLLM took for weights and KV blocks and its share of the whole; None where that is not said.
 
     What it took for activations and graphs is not said: the value is up to a few percent low.
     """
     share = info.get("gpu_memory_utilization", args.get("gpu_memory_utilization"))
-    took = {name: float(e.fields[name]) for e in events if e.kind == "memory" for name in ("kv_gib", "model_gib") if name in e.fields}
+    took = {
+        name: float(e.fields[name]) for e in events if e.kind == "memory" for name in ("kv_gib", "model_gib") if name in e.fields
+    }
     if len(took) < 2:
         took = _modelled_gib(facts) if not args.get("num_gpu_blocks_override") else {}
     try:
@@ -223,18 +307,29 @@ def _shape(events: Sequence[Event]) -> dict[str, float]:
         return {}
     config = {**found, **(found.get("text_config") or {})} if isinstance(found.get("text_config"), dict) else found
     heads = config.get("num_attention_heads")
-    names = {"layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads", "intermediate": "intermediate_size",
-             "experts_per_token": "num_experts_per_tok", "moe_intermediate": "moe_intermediate_size", "vocabulary": "vocab_size"}
+    names = {
+        "layers": "num_hidden_layers",
+        "hidden": "hidden_size",
+        "heads": "num_attention_heads",
+        "intermediate": "intermediate_size",
+        "experts_per_token": "num_experts_per_tok",
+        "moe_intermediate": "moe_intermediate_size",
+        "vocabulary": "vocab_size",
+    }
     shape = {key: config[name] for key, name in names.items() if isinstance(config.get(name), int | float)}
     shape["kv_heads"] = config.get("num_key_value_heads") or heads
     shape["head_dim"] = config.get("head_dim") or (config.get("hidden_size", 0) // heads if heads else None)
-    experts = next((config[n] for n in ("num_experts", "num_local_experts", "n_routed_experts") if isinstance(config.get(n), int)), None)
+    experts = next(
+        (config[n] for n in ("num_experts", "num_local_experts", "n_routed_experts") if isinstance(config.get(n), int)), None
+    )
     if experts:
         shape["experts"] = experts
     return {key: value for key, value in shape.items() if isinstance(value, int | float)}
 
 
-def _span(interval: Columns, stat: Columns, scrape: Columns, engines: Sequence[Engine], start: float | None, end: float | None) -> tuple[float | None, float | None]:
+def _span(
+    interval: Columns, stat: Columns, scrape: Columns, engines: Sequence[Engine], start: float | None, end: float | None
+) -> tuple[float | None, float | None]:
     """First and last instant of what was judged; None where nothing carries a clock."""
     first: list[float] = []
     last: list[float] = []
@@ -258,7 +353,9 @@ def _log_restarts(store: Store, bounds: Mapping[str, float]) -> int:
     """Restarts that only logs show: lines with the arguments (one a start, however many API servers) beyond the first."""
     found = store.rows(
         "SELECT instance, count(*) - 1 FROM event_row WHERE kind = 'args' AND ts >= $low AND ts <= $high "
-        "AND NOT EXISTS (SELECT 1 FROM scrape WHERE scrape.instance = event_row.instance AND ok AND timed) GROUP BY instance, file", bounds)
+        "AND NOT EXISTS (SELECT 1 FROM scrape WHERE scrape.instance = event_row.instance AND ok AND timed) GROUP BY instance, file",
+        bounds,
+    )
     return sum(max(0, int(row[1])) for row in found)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import duckdb
 import numpy as np
@@ -34,14 +34,16 @@ class StoreError(Exception):
 
 
 def sql(*path: str) -> str:
-    """The text of one file of queries/, for example sql("evidence", "slots")."""
+    """Read one file of queries/: the folders, then the name without suffix ("evidence", "slots")."""
     *folders, name = path
     return files("queries").joinpath(*folders, f"{name}.sql").read_text(encoding="utf-8")
 
 
 def sql_names(folder: str) -> list[str]:
     """Names (without suffix) of the files in a folder of queries/, in name order."""
-    return sorted(entry.name.removesuffix(".sql") for entry in files("queries").joinpath(folder).iterdir() if entry.name.endswith(".sql"))
+    return sorted(
+        entry.name.removesuffix(".sql") for entry in files("queries").joinpath(folder).iterdir() if entry.name.endswith(".sql")
+    )
 
 
 class Store:
@@ -73,7 +75,7 @@ class Store:
         self._db.execute("SET enable_external_access=false")
 
     def cursor(self) -> Any:
-        """This thread's own cursor: DuckDB 2 refuses a connection that two threads use at once."""
+        """Return the thread's own cursor: DuckDB 2 refuses a connection that two threads use at once."""
         if not hasattr(self._local, "cursor"):
             self._local.cursor = self._db.cursor()
         return self._local.cursor
@@ -82,7 +84,7 @@ class Store:
         """Write what is pending and release the file."""
         self._db.close()
 
-    def __enter__(self) -> "Store":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,7 +99,9 @@ class Store:
         known = sql_names("schema")
         newer = sorted(done - set(known))
         if newer:
-            raise StoreError(f"{self.path}: written by a newer weaklink (it knows {newer[-1]}). Upgrade weaklink, or give another --store.")
+            raise StoreError(
+                f"{self.path}: written by a newer weaklink (it knows {newer[-1]}). Upgrade weaklink, or give another --store."
+            )
         for name in known:
             if name not in done:
                 db.execute("BEGIN")
@@ -109,10 +113,14 @@ class Store:
 
     def _types(self, table: str) -> dict[str, pa.DataType]:
         if table not in self._columns:
-            found = self.cursor().execute(
-                "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = ? AND table_schema = 'main'",
-                [table],
-            ).fetchall()
+            found = (
+                self.cursor()
+                .execute(
+                    "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = ? AND table_schema = 'main'",
+                    [table],
+                )
+                .fetchall()
+            )
             if not found:
                 raise KeyError(table)
             self._columns[table] = {name: _TYPES[kind] for name, kind in found}
@@ -161,9 +169,19 @@ class Store:
         if new:
             ids = [row[0] for row in cursor.execute("SELECT nextval('series_id_seq') FROM range(?)", [len(new)]).fetchall()]
             parts = list(zip(*new, strict=True))
-            self.add(Batch("series", {
-                "series_id": ids, "instance": parts[0], "name": parts[1], "engine": parts[2], "model_name": parts[3], "labels": parts[4],
-            }))
+            self.add(
+                Batch(
+                    "series",
+                    {
+                        "series_id": ids,
+                        "instance": parts[0],
+                        "name": parts[1],
+                        "engine": parts[2],
+                        "model_name": parts[3],
+                        "labels": parts[4],
+                    },
+                )
+            )
             self._series.update(zip(new, ids, strict=True))
         return [self._series[key] for key in keys]
 
@@ -194,7 +212,9 @@ def _arrow(values: Any, kind: pa.DataType) -> pa.Array:
     length = len(values)
     if pa.types.is_string(kind):
         texts = [b"" if value is None else str(value).encode("utf-8", "replace") for value in values]
-        return pa.Array.from_buffers(kind, length, [_valid(values), *_offsets([len(text) for text in texts]), pa.py_buffer(b"".join(texts))])
+        return pa.Array.from_buffers(
+            kind, length, [_valid(values), *_offsets([len(text) for text in texts]), pa.py_buffer(b"".join(texts))]
+        )
     if pa.types.is_list(kind):
         inner = _arrow([item for value in values if value is not None for item in value], kind.value_type)
         sizes = [0 if value is None else len(value) for value in values]
@@ -228,7 +248,7 @@ def _offsets(sizes: Sequence[int]) -> tuple[pa.Buffer]:
 
 def _plain(values: Any) -> np.ndarray[Any, Any]:
     """A column as DuckDB hands it (masked where NULL): numbers as floats with NaN, booleans as they are, else objects."""
-    array = np.ma.asarray(values)
+    array: Any = np.ma.asarray(values)
     if array.dtype.kind == "b" and not np.ma.is_masked(array):
         return np.asarray(array.data)
     if array.dtype.kind in "iufb":

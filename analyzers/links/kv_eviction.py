@@ -77,11 +77,15 @@ def _conditions(books: Books, *, known: bool) -> tuple[str, ...]:
 def _evidence(books: Books) -> list[str]:
     n, said = books.engine.total.get("preemptions", math.nan), []
     if n > 0:
-        said.append(f"{n:.0f} preemptions, {books.requeue_s:.3f} s of waiting again a request, {books.recomputed[0]:.0f} tokens computed again")
+        said.append(
+            f"{n:.0f} preemptions, {books.requeue_s:.3f} s of waiting again a request, {books.recomputed[0]:.0f} tokens computed again"
+        )
     elif n == 0:
         said.append("no preemptions")
     if books.queue["kv"] > 0:
-        said.append(f"{100 * books.seen.get('kv_share', 0.0):.0f} % of the waiting with KV blocks short, up to {books.seen.get('waiting_max', 0.0):.0f} requests")
+        said.append(
+            f"{100 * books.seen.get('kv_share', 0.0):.0f} % of the waiting with KV blocks short, up to {books.seen.get('waiting_max', 0.0):.0f} requests"
+        )
     if books.hits.evicted > 0:
         said.append(f"prefix hit rate {books.hits.now:.2f}, {books.hits.endless:.2f} with endless blocks ({books.hits.how})")
     elif books.hits.evicted_known and books.hits.how:

@@ -34,10 +34,17 @@ def row(books: Books) -> Row:
     if not uses and facts.get("connector") is False:
         return Row(used=False, fact="no connector", conditions=("no KV connector or offload tier is configured",))
     if not uses and not (facts.get("connector") and not exported):
-        return Row(cells={Stage.QUEUE: books.queue["deferred"]}, used=bool(facts.get("connector")), fact="no transfers seen", conditions=("no transfer or load was counted in this window",))
+        return Row(
+            cells={Stage.QUEUE: books.queue["deferred"]},
+            used=bool(facts.get("connector")),
+            fact="no transfers seen",
+            conditions=("no transfer or load was counted in this window",),
+        )
     if not exported:
         return Row(
-            known=False, bound={Stage.QUEUE: books.stages[Stage.QUEUE]}, fact="reason not exported",
+            known=False,
+            bound={Stage.QUEUE: books.stages[Stage.QUEUE]},
+            fact="reason not exported",
             conditions=("num_requests_waiting_by_reason is not exported (vLLM 0.20 has it)",),
         )
     said = []
@@ -45,12 +52,17 @@ def row(books: Books) -> Row:
         size = t.get("nixl_bytes", 0.0) / t["nixl_transfer_n"]
         said.append(
             f"{t['nixl_transfer_n']:.0f} transfers, {1000 * t['nixl_transfer_s'] / t['nixl_transfer_n']:.1f} ms each on the wire"
-            f" (+ {1000 * t.get('nixl_post_s', 0.0) / t['nixl_transfer_n']:.1f} ms post), {size / 1e6:.0f} MB each")
+            f" (+ {1000 * t.get('nixl_post_s', 0.0) / t['nixl_transfer_n']:.1f} ms post), {size / 1e6:.0f} MB each"
+        )
     if t.get("offload_load_s"):
-        said.append(f"{t['offload_load_s']:.2f} s of loads from the offload tier, {t.get('offload_load_bytes', 0.0) / 1e9:.1f} GB")
+        said.append(
+            f"{t['offload_load_s']:.2f} s of loads from the offload tier, {t.get('offload_load_bytes', 0.0) / 1e9:.1f} GB"
+        )
     if t.get("external_hit_tokens"):
         said.append(f"{t['external_hit_tokens']:.0f} prompt tokens came from another tier or engine")
     return Row(
-        cells={Stage.QUEUE: books.queue["deferred"]}, fact=f"{1000 * books.queue['deferred']:.0f} ms deferred",
-        conditions=("what loads cost running decodes is unknown",), evidence=tuple(said),
+        cells={Stage.QUEUE: books.queue["deferred"]},
+        fact=f"{1000 * books.queue['deferred']:.0f} ms deferred",
+        conditions=("what loads cost running decodes is unknown",),
+        evidence=tuple(said),
     )

@@ -30,7 +30,10 @@ from analyzers.model import TARGETS, Array, Engine, Link, Refusal, Row, Sign, St
 
 LINK: Final = Link("moe_imbalance", "MoE imbalance")
 
-FIRST_RIGHT: Final = (0, 33)  # 0.24 took balancedness over layers; in between unknown (facts: vLLM pull request 51813, August 2026)
+FIRST_RIGHT: Final = (
+    0,
+    33,
+)  # 0.24 took balancedness over layers; in between unknown (facts: vLLM pull request 51813, August 2026)
 BIG_STEP_TOKENS: Final = 512
 MIN_LINES: Final = 3
 BALANCED: Final = 1.05
@@ -53,7 +56,9 @@ def ranks(engine: Engine) -> float:
 
 def lines_of(engine: Engine) -> tuple[Array, Array]:
     """(tokens of the step, max tokens / mean tokens) of each balancedness line; tokens NaN where the shape is unknown."""
-    found = [(float(e.fields.get("avg_tokens", 0.0)), float(e.fields.get("max_tokens", 0.0))) for e in engine.event if e.kind == "eplb"]
+    found = [
+        (float(e.fields.get("avg_tokens", 0.0)), float(e.fields.get("max_tokens", 0.0))) for e in engine.event if e.kind == "eplb"
+    ]
     pairs = np.array([p for p in found if p[0] > 0]).reshape(-1, 2)
     shape = engine.facts.get("shape") or {}
     per = steps.number(shape.get("layers")) * steps.number(shape.get("experts_per_token"))
@@ -172,7 +177,14 @@ def fixed_point_s(books: Books) -> float | None:
         x = 0.01
         for _ in range(200):
             tokens = rate * prompt * x
-            x = a + c * rate * output * x + b * tokens + m * min(1.0, rate * (1 + prompt / books.model.budget) * x) - less_s - less_b * tokens
+            x = (
+                a
+                + c * rate * output * x
+                + b * tokens
+                + m * min(1.0, rate * (1 + prompt / books.model.budget) * x)
+                - less_s
+                - less_b * tokens
+            )
         return x
 
     now = step_s(0.0, 0.0)
@@ -189,18 +201,40 @@ def row(books: Books) -> Row:
     if found is None:
         spread = bool(facts.get("expert_parallel")) or any(e.kind == "eplb" for e in engine.event)
         most = 1 - 1 / max(ranks(engine), 2.0)
-        bound = {Stage.DECODE: books.stages[Stage.DECODE] * most, Stage.PREFILL: books.stages[Stage.PREFILL] * most, Stage.QUEUE: books.stages[Stage.QUEUE] * most}
-        return Row(known=False, bound=bound if spread else None, used=spread, fact="unobserved" if spread else "not known to be spread", conditions=(_why_not(engine),))
+        bound = {
+            Stage.DECODE: books.stages[Stage.DECODE] * most,
+            Stage.PREFILL: books.stages[Stage.PREFILL] * most,
+            Stage.QUEUE: books.stages[Stage.QUEUE] * most,
+        }
+        return Row(
+            known=False,
+            bound=bound if spread else None,
+            used=spread,
+            fact="unobserved" if spread else "not known to be spread",
+            conditions=(_why_not(engine),),
+        )
     busiest, count = iota(engine)
-    said = [f"busiest rank {busiest:.2f} times the mean (balancedness {1 / busiest:.3f}) over {count} lines of steps with at least {BIG_STEP_TOKENS} tokens"]
+    said = [
+        f"busiest rank {busiest:.2f} times the mean (balancedness {1 / busiest:.3f}) over {count} lines of steps with at least {BIG_STEP_TOKENS} tokens"
+    ]
     if any(e.kind == "rearrange" for e in engine.event):
         said.append(f"{sum(e.kind == 'rearrange' for e in engine.event)} rearrangements started")
     if busiest >= BALANCED:
-        said.append(f"decode steps {100 * found[0]:.0f} % and steps with prompts {100 * found[1]:.0f} % longer than balanced ones")
+        said.append(
+            f"decode steps {100 * found[0]:.0f} % and steps with prompts {100 * found[1]:.0f} % longer than balanced ones"
+        )
     return Row(
-        cells={Stage.DECODE: books.decode.get("moe", 0.0), Stage.PREFILL: books.prefill.get("moe", 0.0), Stage.QUEUE: books.queue.get("moe", 0.0)},
-        pressure=min(1.0, busiest / ranks(engine)), fact=f"balancedness {1 / busiest:.2f}",
-        conditions=(f"grouped expert products reach {GEMM_SHARE[1]} of the FLOP peak (0.45 to 0.8)", "popularity inside a rank is taken as even"),
+        cells={
+            Stage.DECODE: books.decode.get("moe", 0.0),
+            Stage.PREFILL: books.prefill.get("moe", 0.0),
+            Stage.QUEUE: books.queue.get("moe", 0.0),
+        },
+        pressure=min(1.0, busiest / ranks(engine)),
+        fact=f"balancedness {1 / busiest:.2f}",
+        conditions=(
+            f"grouped expert products reach {GEMM_SHARE[1]} of the FLOP peak (0.45 to 0.8)",
+            "popularity inside a rank is taken as even",
+        ),
         evidence=tuple(said),
     )
 

@@ -46,8 +46,12 @@ def row(books: Books) -> Row:
     }
     if books.queue["unread"] > 0:
         return Row(
-            cells={**cells, Stage.QUEUE: 0.0}, fault={}, fact="queue not readable",
-            conditions=(f"up to {books.queue['unread']:.3f} s of queue could be behind prompts: the gauges do not match the histograms",),
+            cells={**cells, Stage.QUEUE: 0.0},
+            fault={},
+            fact="queue not readable",
+            conditions=(
+                f"up to {books.queue['unread']:.3f} s of queue could be behind prompts: the gauges do not match the histograms",
+            ),
         )
     full = budget_full(books)
     return Row(
@@ -65,10 +69,16 @@ def budget_full(books: Books) -> float | None:
     w = books.windows
     if w is None or not w.busy.any():
         return None
-    if len(books.engine.step.get("ts", ())):
-        tokens = books.engine.step["context_tokens"] + books.engine.step["generation_tokens"]
-        return float((tokens >= 0.98 * books.model.budget).mean())
-    work = books.model.b * w.prompt + books.model.q * w.pairs + (books.model.extra if len(books.model.extra) == len(w.prompt) else 0.0)
+    step, m = books.engine.step, books.model
+    if len(step.get("ts", ())):
+        tokens = step["context_tokens"] + step["generation_tokens"]
+        took = m.a + m.b * step["context_tokens"] + m.c * step["generation_requests"] if m.ok else step["elapsed_s"]
+        return float((took * (tokens >= 0.98 * m.budget)).sum() / max(float(took.sum()), 1e-9))
+    work = (
+        books.model.b * w.prompt
+        + books.model.q * w.pairs
+        + (books.model.extra if len(books.model.extra) == len(w.prompt) else 0.0)
+    )
     return float(min(1.0, work[w.busy].sum() / max(w.dt[w.busy].sum(), 1e-9))) if books.model.ok else None
 
 
@@ -85,7 +95,9 @@ def _evidence(books: Books, full: float | None) -> list[str]:
     prompt, _, _, _ = lengths(books.engine)
     said = []
     if full is not None and len(books.engine.step.get("ts", ())):
-        said.append(f"{100 * full:.0f} % of the steps filled the budget of {books.model.budget:.0f} tokens")
+        said.append(
+            f"{100 * full:.0f} % of the step time went to steps that filled the budget of {books.model.budget:.0f} tokens"
+        )
     elif full is not None:
         said.append(f"prompts took {100 * full:.0f} % of the busy time")
     said.append(f"mean prompt {prompt:.0f} tokens, waiting at most {books.seen.get('waiting_max', 0.0):.0f}")
@@ -93,7 +105,9 @@ def _evidence(books: Books, full: float | None) -> list[str]:
     if m.ok and m.launch_s > 0 and np.isfinite(m.graph):
         said.append(f"a step above {m.graph:.0f} tokens runs without CUDA graph and takes at least {1000 * m.launch_s:.0f} ms")
     if books.decode["prompts"] > 0 and books.stages[Stage.DECODE] > 0:
-        said.append(f"steps shared with prompts hold {100 * books.decode['prompts'] / books.stages[Stage.DECODE]:.0f} % of decode (load: 2-25 % in healthy dense servers)")
+        said.append(
+            f"steps shared with prompts hold {100 * books.decode['prompts'] / books.stages[Stage.DECODE]:.0f} % of decode (load: 2-25 % in healthy dense servers)"
+        )
     return said
 
 
@@ -103,17 +117,29 @@ def sign(engine: Engine) -> Sign | None:
     if len(stat.get("running", ())) < 2:
         return None
     order = np.argsort(np.nan_to_num(stat["ts"]), kind="stable")
-    generated, prompts, running, waiting = (stat[n][order] for n in ("generation_tokens_per_s", "prompt_tokens_per_s", "running", "waiting"))
+    generated, prompts, running, waiting = (
+        stat[n][order] for n in ("generation_tokens_per_s", "prompt_tokens_per_s", "running", "waiting")
+    )
     for i in range(1, len(generated)):
         low, high = generated[i - 1], generated[i]
         if running[i - 1] > 0 and prompts[i] > 1000 and prompts[i - 1] < 0.05 * prompts[i] and low < 0.2 * max(high, 1.0):
             span = float(stat["ts"][order][i] - stat["ts"][order][i - 1])
-            credited = f"{prompts[i] * span:.0f} prompt tokens are credited in the interval that ends then" if span > 0 else f"{prompts[i]:.0f} prompt tokens/s are credited in the next interval"
-            return Sign(0.9, f"a long prefill starves decode: generation fell to {low:.1f} tokens/s with {running[i - 1]:.0f} running and was {high:.1f} after; {credited}, "
-                             "the work was done before (prompt tokens count when a prefill ends, so 0.0 tokens/s of prompts does not mean that none was running)")
+            credited = (
+                f"{prompts[i] * span:.0f} prompt tokens are credited in the interval that ends then"
+                if span > 0
+                else f"{prompts[i]:.0f} prompt tokens/s are credited in the next interval"
+            )
+            return Sign(
+                0.9,
+                f"a long prefill starves decode: generation fell to {low:.1f} tokens/s with {running[i - 1]:.0f} running and was {high:.1f} after; {credited}, "
+                "the work was done before (prompt tokens count when a prefill ends, so 0.0 tokens/s of prompts does not mean that none was running)",
+            )
     held = (waiting > 0) & (np.nan_to_num(stat["kv_usage_ratio"][order]) < 0.9) & (prompts > 0)
     if held.sum() >= 3 and held.mean() > 0.5 and float(np.std(prompts[held])) < 0.1 * float(np.mean(prompts[held])):
-        return Sign(0.7, f"prompt throughput stands at {float(np.mean(prompts[held])):.0f} tokens/s with up to {float(waiting.max()):.0f} waiting and KV blocks free")
+        return Sign(
+            0.7,
+            f"prompt throughput stands at {float(np.mean(prompts[held])):.0f} tokens/s with up to {float(waiting.max()):.0f} waiting and KV blocks free",
+        )
     return None
 
 

@@ -32,10 +32,25 @@ def row(books: Books) -> Row:
     """The missed share of what prompts cost; unknown where sharing cannot be seen."""
     hits, m = books.hits, books.hits.missed
     if books.engine.facts.get("prefix_caching") is False:
-        return Row(known=False, used=False, fact="caching is off", conditions=("prefix caching is off: what it would save needs a run with it on (and KV events)",))
-    said = (f"hit rate {hits.now:.2f}" + (f", {hits.shared:.2f} with sharing ({hits.how})" if hits.missed_known and m > 0 else ""),) if hits.now == hits.now else ()
+        return Row(
+            known=False,
+            used=False,
+            fact="caching is off",
+            conditions=("prefix caching is off: what it would save needs a run with it on (and KV events)",),
+        )
+    said = (
+        (f"hit rate {hits.now:.2f}" + (f", {hits.shared:.2f} with sharing ({hits.how})" if hits.missed_known and m > 0 else ""),)
+        if hits.now == hits.now
+        else ()
+    )
     if not hits.missed_known:
-        return Row(known=False, bound=prompt_seconds(books), fact="needs KV events", conditions=(hits.refusal.what if hits.refusal else hits.how,), evidence=said)
+        return Row(
+            known=False,
+            bound=prompt_seconds(books),
+            fact="needs KV events",
+            conditions=(hits.refusal.what if hits.refusal else hits.how,),
+            evidence=said,
+        )
     return Row(
         cells={
             Stage.FRONTEND: books.dwell_s * m,

@@ -35,17 +35,28 @@ def row(books: Books) -> Row:
     top = float(np.nanmax(running)) if len(running) and np.isfinite(running).any() else math.nan
     seconds = books.queue["slots"]
     if books.queue["unread"] > 0:
-        return Row(known=False, bound={Stage.QUEUE: books.queue["unread"]}, fact="not readable", conditions=("the gauges do not match the histograms",))
+        return Row(
+            known=False,
+            bound={Stage.QUEUE: books.queue["unread"]},
+            fact="not readable",
+            conditions=("the gauges do not match the histograms",),
+        )
     said = []
     if seconds > 0:
         share = books.seen.get("slots_share", 0.0)
-        said.append(f"{100 * share:.0f} % of the waiting happened with running at the cap of {cap:.0f} ({how}), KV use then {100 * books.seen.get('usage_when_waiting', math.nan):.0f} %")
+        said.append(
+            f"{100 * share:.0f} % of the waiting happened with running at the cap of {cap:.0f} ({how}), KV use then {100 * books.seen.get('usage_when_waiting', math.nan):.0f} %"
+        )
     if not math.isfinite(cap) and books.queue["budget"] > 0 and not books.engine.facts.get("args_known"):
         said.append("max_num_seqs unknown; running did not stand at a maximum while requests waited")
     return Row(
         cells={Stage.QUEUE: seconds},
         pressure=min(1.0, top / cap) if math.isfinite(cap) and math.isfinite(top) else None,
-        fact=f"{top:.0f} of {cap:.0f}" if math.isfinite(cap) and math.isfinite(top) else f"{top:.0f} running at most" if math.isfinite(top) else "running unknown",
+        fact=f"{top:.0f} of {cap:.0f}"
+        if math.isfinite(cap) and math.isfinite(top)
+        else f"{top:.0f} running at most"
+        if math.isfinite(top)
+        else "running unknown",
         conditions=(f"cap {how}",) if seconds > 0 else (),
         evidence=tuple(said),
     )
@@ -60,7 +71,10 @@ def sign(engine: Engine) -> Sign | None:
     at = (stat["waiting"] > 0) & (stat["running"] >= cap - 0.5) & (np.nan_to_num(stat["kv_usage_ratio"]) < 0.95)
     if not at.any():
         return None
-    return Sign(float(at.mean()), f"running stood at max_num_seqs ({cap:.0f}) with up to {float(stat['waiting'][at].max()):.0f} waiting and KV blocks free")
+    return Sign(
+        float(at.mean()),
+        f"running stood at max_num_seqs ({cap:.0f}) with up to {float(stat['waiting'][at].max()):.0f} waiting and KV blocks free",
+    )
 
 
 def fix(setup: Setup) -> Setup:

@@ -29,7 +29,11 @@ def row(books: Books) -> Row:
     t = books.engine.total
     if not t.get("draft_n"):
         off = books.engine.facts.get("speculative") is False
-        return Row(used=False, fact="no draft model" if off else "no drafts counted", conditions=("speculative decoding is not configured" if off else "no draft was counted in this window",))
+        return Row(
+            used=False,
+            fact="no draft model" if off else "no drafts counted",
+            conditions=("speculative decoding is not configured" if off else "no draft was counted in this window",),
+        )
     length = 1 + t.get("accepted_tokens", 0.0) / t["draft_n"]
     accepted = t.get("accepted_tokens", 0.0) / max(t.get("draft_tokens", 0.0), 1.0)
     itl = t.get("itl_s", 0.0) / max(t.get("itl_n", 0.0), 1.0)
@@ -40,10 +44,19 @@ def row(books: Books) -> Row:
     )
     condition = "what a step takes without speculation is not measured here; run once without --speculative-config"
     if not books.model.ok:
-        return Row(known=False, bound={Stage.DECODE: books.stages[Stage.DECODE] * (1 - accepted)}, fact=f"{length:.2f} tokens a step", conditions=(condition,), evidence=said)
+        return Row(
+            known=False,
+            bound={Stage.DECODE: books.stages[Stage.DECODE] * (1 - accepted)},
+            fact=f"{length:.2f} tokens a step",
+            conditions=(condition,),
+            evidence=said,
+        )
     return Row(
-        cells={Stage.DECODE: books.decode.get("rejected", 0.0)}, pressure=1 - accepted, fact=f"{length:.2f} tokens a step",
-        conditions=(condition, "a rejected token costs what a prompt token costs"), evidence=said,
+        cells={Stage.DECODE: books.decode.get("rejected", 0.0)},
+        pressure=1 - accepted,
+        fact=f"{length:.2f} tokens a step",
+        conditions=(condition, "a rejected token costs what a prompt token costs"),
+        evidence=said,
     )
 
 

@@ -12,10 +12,16 @@ def render(found: Comparison) -> str:
     for change in found.changes.values():
         if change.difference_s is None:
             continue
-        lines += ["", f"{NAMES[change.target]} {amount(change.before_s, change.target)} -> {amount(change.after_s, change.target)}"]
+        lines += [
+            "",
+            f"{NAMES[change.target]} {amount(change.before_s, change.target)} -> {amount(change.after_s, change.target)}",
+        ]
         for title, values in (("stage", change.stages), ("link", change.links), ("mechanism", change.mechanisms or {})):
             shown = {name: value for name, value in values.items() if abs(value) > 0.005 * (change.before_s or 1.0)}
-            lines += [f"  {title:<10} {name:<58} {_signed(value, change.target):>10}" for name, value in sorted(shown.items(), key=lambda item: -abs(item[1]))]
+            lines += [
+                f"  {title:<10} {name:<58} {_signed(value, change.target):>10}"
+                for name, value in sorted(shown.items(), key=lambda item: -abs(item[1]))
+            ]
         if change.unexplained_s is not None:
             lines.append(f"  {'':<10} {'unexplained':<58} {_signed(change.unexplained_s, change.target):>10}")
     if found.configuration:
@@ -33,13 +39,20 @@ def document(found: Comparison) -> dict[str, Any]:
     """The comparison as plain values, seconds."""
     return {
         "targets": {name: _change(change) for name, change in found.changes.items()},
-        "configuration": list(found.configuration), "conditions": list(found.conditions),
+        "configuration": list(found.configuration),
+        "conditions": list(found.conditions),
     }
 
 
 def _change(change: Change) -> dict[str, Any]:
     return {
-        "before_s": change.before_s, "after_s": change.after_s, "difference_s": change.difference_s, "verdict": change.verdict, "says": change.says,
-        "stages": dict(change.stages), "links": dict(change.links), "mechanisms": None if change.mechanisms is None else dict(change.mechanisms),
+        "before_s": change.before_s,
+        "after_s": change.after_s,
+        "difference_s": change.difference_s,
+        "verdict": change.verdict,
+        "says": change.says,
+        "stages": dict(change.stages),
+        "links": dict(change.links),
+        "mechanisms": None if change.mechanisms is None else dict(change.mechanisms),
         "unexplained_s": change.unexplained_s,
     }

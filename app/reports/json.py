@@ -37,7 +37,11 @@ def document(incident: Incident) -> dict[str, Any]:
         "requests": {"finished": a.finished, "aborted": a.aborted},
         "engines": [
             {
-                "instance": e.instance, "engine": e.engine, "role": e.role, "requests": e.requests, "level": str(e.level),
+                "instance": e.instance,
+                "engine": e.engine,
+                "role": e.role,
+                "requests": e.requests,
+                "level": str(e.level),
                 "targets": {name: _target(target) for name, target in e.targets.items()},
                 "what_if": _what_if(e.what_if),
             }
@@ -53,7 +57,10 @@ def _what_if(found: Any) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
-        "gate": _numbers(found.gate), "holds": found.holds, "load": found.load, "joint_s": _numbers(found.joint),
+        "gate": _numbers(found.gate),
+        "holds": found.holds,
+        "load": found.load,
+        "joint_s": _numbers(found.joint),
         "saves_s": {name: _numbers(values) for name, values in found.saves.items()},
         "last_s": {name: _numbers(values) for name, values in found.last.items()},
         "parts_s": {name: _numbers(values) for name, values in found.parts.items()},
@@ -83,9 +90,15 @@ def _target(target: Target | None) -> dict[str, Any] | None:
     if target is None:
         return None
     return {
-        "measured_s": _number(target.measured_s), "floor_s": _number(target.floor_s), "unexplained_s": _number(target.unexplained_s),
-        "stages": _numbers(target.stages), "parts": [_part(part) for part in target.parts],
-        "limiting": target.limiting, "runner_up": target.runner_up, "verdict": target.verdict, "load": target.load,
+        "measured_s": _number(target.measured_s),
+        "floor_s": _number(target.floor_s),
+        "unexplained_s": _number(target.unexplained_s),
+        "stages": _numbers(target.stages),
+        "parts": [_part(part) for part in target.parts],
+        "limiting": target.limiting,
+        "runner_up": target.runner_up,
+        "verdict": target.verdict,
+        "load": target.load,
         "conditions": list(target.conditions),
         "cannot_determine": [{"what": refusal.what, "measure": refusal.measure} for refusal in target.cannot_determine],
     }
@@ -93,9 +106,18 @@ def _target(target: Target | None) -> dict[str, Any] | None:
 
 def _part(part: Part) -> dict[str, Any]:
     return {
-        "link": part.link, "seconds": _number(part.seconds), "cells": _numbers(part.cells), "fault_s": _number(part.fault_s),
+        "link": part.link,
+        "seconds": _number(part.seconds),
+        "cells": _numbers(part.cells),
+        "fault_s": _number(part.fault_s),
         "range_s": None if part.range_s is None else [_number(part.range_s[0]), _number(part.range_s[1])],
-        "saves_s": _number(part.saves_s), "last_s": _number(part.last_s), "bound_s": _number(part.bound_s), "status": part.status,
-        "used": part.used, "pressure": _number(part.pressure), "fact": part.fact,
-        "conditions": list(part.conditions), "evidence": list(part.evidence),
+        "saves_s": _number(part.saves_s),
+        "last_s": _number(part.last_s),
+        "bound_s": _number(part.bound_s),
+        "status": part.status,
+        "used": part.used,
+        "pressure": _number(part.pressure),
+        "fact": part.fact,
+        "conditions": list(part.conditions),
+        "evidence": list(part.evidence),
     }

@@ -14,8 +14,11 @@ MEDIA_TYPE: Final = "text/plain"
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 MARKS: Final = {"limiting": "●", "contributing": "◐", "ok": "○", "unknown": "?"}
 _FROM: Final = {
-    Level.STATE: "gauges and rates only", Level.METRICS: "metrics", Level.LOGS: "metrics and logs",
-    Level.REQUESTS: "metrics and request records", Level.HASHES: "metrics and block identities",
+    Level.STATE: "gauges and rates only",
+    Level.METRICS: "metrics",
+    Level.LOGS: "metrics and logs",
+    Level.REQUESTS: "metrics and request records",
+    Level.HASHES: "metrics and block identities",
 }
 
 
@@ -79,12 +82,20 @@ def headline(t: Target) -> str:
             return f"{title} limits {name}: {part.evidence[0] if part.evidence else 'seconds unknown at this level'}."
         rows = cause_parts(t, t.limiting)
         whole = sum(p.seconds or 0.0 for p in rows)
-        label = f"{by_name(t.limiting).LINK.cause} ({' and '.join(by_name(p.link).LINK.title.lower() if p.link != 'frontend' else 'front end' for p in rows)})" if len(rows) > 1 else title
+        label = (
+            f"{by_name(t.limiting).LINK.cause} ({' and '.join(by_name(p.link).LINK.title.lower() if p.link != 'frontend' else 'front end' for p in rows)})"
+            if len(rows) > 1
+            else title
+        )
         return f"{label} limits {name}: {amount(whole, t.name)} of the mean {amount(t.measured_s, t.name)}."
     if t.verdict == "healthy":
         if t.measured_s is None:
             return f"Nothing waits ({name}: no request seconds at this level)."
-        load = f"; the largest load is {by_name(t.load).LINK.title.lower()}, {amount(t.part(t.load).seconds, t.name)}" if t.load else ""
+        load = (
+            f"; the largest load is {by_name(t.load).LINK.title.lower()}, {amount(t.part(t.load).seconds, t.name)}"
+            if t.load
+            else ""
+        )
         return f"Nothing limits {name} beyond load: mean {amount(t.measured_s, t.name)}{load}."
     why = t.cannot_determine[0] if t.cannot_determine else Refusal("the limiting link", "see below")
     mean = f" (mean {amount(t.measured_s, t.name)})" if t.measured_s is not None else ""
@@ -132,7 +143,8 @@ def _chain(t: Target) -> list[str]:
     stages = ", ".join(f"{stage} {amount(seconds, t.name)}" for stage, seconds in t.stages.items())
     lines = [
         f"{NAMES[t.name]} {amount(t.measured_s, t.name)} = floor {amount(t.floor_s, t.name)} + links {amount(explained, t.name)} + unexplained {amount(t.unexplained_s, t.name)}",
-        f"measured stages: {stages}", "",
+        f"measured stages: {stages}",
+        "",
         f"  {'':2}{'link':<17}{'seconds':>10}{'range':>18}{'share':>7}{'saves':>10}   what shows it",
     ]
     for module in CHAIN:
@@ -142,7 +154,9 @@ def _chain(t: Target) -> list[str]:
         share = f"{100 * part.seconds / t.measured_s:.0f} %" if part.seconds is not None and t.measured_s else ""
         gain = amount(part.saves_s, t.name) if part.saves_s and part.seconds else "-"
         said = _short(part)
-        lines.append(f"  {MARKS[part.status]} {module.LINK.title:<17}{amount(part.seconds, t.name):>10}{_span(part, t.name):>18}{share:>7}{gain:>10}   {said}")
+        lines.append(
+            f"  {MARKS[part.status]} {module.LINK.title:<17}{amount(part.seconds, t.name):>10}{_span(part, t.name):>18}{share:>7}{gain:>10}   {said}"
+        )
     return lines
 
 
@@ -154,16 +168,28 @@ def _span(part: Part, name: str) -> str:
 
 
 def _short(part: Part) -> str:
-    said = part.evidence[0] if part.evidence and part.status in {"limiting", "contributing"} else part.fact or (part.conditions[0] if part.conditions else "")
+    said = (
+        part.evidence[0]
+        if part.evidence and part.status in {"limiting", "contributing"}
+        else part.fact or (part.conditions[0] if part.conditions else "")
+    )
     return said if len(said) <= 100 else said[:97] + "..."
 
 
 def _lists(t: Target, a: Attribution) -> list[str]:
     lines: list[str] = []
-    out = [f"{by_name(p.link).LINK.title.lower()} ({p.fact or '; '.join(p.conditions)})" for p in t.parts if not p.used and p.status != "unknown"]
+    out = [
+        f"{by_name(p.link).LINK.title.lower()} ({p.fact or '; '.join(p.conditions)})"
+        for p in t.parts
+        if not p.used and p.status != "unknown"
+    ]
     if out:
         lines += ["", "Ruled out: " + "; ".join(out)]
-    off = [f"{by_name(p.link).LINK.title.lower()} ({'; '.join(p.conditions)})" for p in t.parts if not p.used and p.status == "unknown"]
+    off = [
+        f"{by_name(p.link).LINK.title.lower()} ({'; '.join(p.conditions)})"
+        for p in t.parts
+        if not p.used and p.status == "unknown"
+    ]
     if off and t.measured_s is not None:
         lines += ["", "Not known, and not needed for the verdict: " + "; ".join(off)]
     if t.cannot_determine:
@@ -173,7 +199,9 @@ def _lists(t: Target, a: Attribution) -> list[str]:
         lines += ["", "Conditions:"] + [f"  - {c}" for c in dict.fromkeys(said)]
     lines += _what_ifs(t, a)
     if t.limiting:
-        lines += ["", "What to try (and what it costs next door):"] + [f"  - {change}" + (f": {cost}" if cost else "") for change, cost in tries(by_name(t.limiting))]
+        lines += ["", "What to try (and what it costs next door):"] + [
+            f"  - {change}" + (f": {cost}" if cost else "") for change, cost in tries(by_name(t.limiting))
+        ]
     return lines
 
 
@@ -186,11 +214,15 @@ def _what_ifs(t: Target, a: Attribution) -> list[str]:
             continue
         where = f" (engine {e.engine})" if len(a.engines) > 1 else ""
         gate = ", ".join(f"{name} {value:.2f}" for name, value in found.gate.items())
-        lines.append(f"  - twin{where}: twin / measured {gate}" + ("" if found.holds else ": outside 0.8-1.25, the books speak alone"))
+        lines.append(
+            f"  - twin{where}: twin / measured {gate}" + ("" if found.holds else ": outside 0.8-1.25, the books speak alone")
+        )
         if found.holds:
             lines.append(f"  - all faults fixed together would save {amount(found.joint[t.name], t.name)} of {NAMES[t.name]}")
             if found.without_long:
-                lines.append(f"  - without the prompts above 6 times the median the others would save {amount(found.without_long[t.name], t.name)}")
+                lines.append(
+                    f"  - without the prompts above 6 times the median the others would save {amount(found.without_long[t.name], t.name)}"
+                )
             if found.without_long_joint and found.without_long:
                 lines.append(f"  - both together: {amount(found.without_long_joint[t.name], t.name)}")
     return ["", "What if:", *lines] if lines else []
@@ -202,21 +234,27 @@ def _fleet(a: Attribution) -> list[str]:
     for e in a.engines:
         cells = []
         for name, t in e.targets.items():
-            cells.append(f"{NAMES[name]} {amount(t.measured_s, name)}" + (f" ({by_name(t.limiting).LINK.title})" if t.limiting else ""))
+            cells.append(
+                f"{NAMES[name]} {amount(t.measured_s, name)}" + (f" ({by_name(t.limiting).LINK.title})" if t.limiting else "")
+            )
         lines.append(f"  {e.instance + '/' if several else ''}{e.engine:<4} {e.requests:>6} requests  " + "  ".join(cells))
     return lines
 
 
 def _origin(incident: Incident) -> list[str]:
     a = incident.attribution
-    span = f"{stamp(a.start)} to {stamp(a.end)} ({a.end - a.start:.0f} s)" if a.start is not None and a.end is not None else "no clock in the recording"
+    span = (
+        f"{stamp(a.start)} to {stamp(a.end)} ({a.end - a.start:.0f} s)"
+        if a.start is not None and a.end is not None
+        else "no clock in the recording"
+    )
     aborted = "aborted unknown" if a.aborted is None else f"{a.aborted} aborted"
-    lines = [
+    said = (
         f"{a.finished} requests finished, {aborted}; judged from {_FROM[a.level]}; vLLM {', '.join(a.versions) or 'version unknown'}; "
-        f"{a.restarts} restart{'' if a.restarts == 1 else 's'}; {span}",
-    ]
+        f"{a.restarts} restart{'' if a.restarts == 1 else 's'}; {span}"
+    )
     lost = _lost(incident.files)
-    return lines + ([f"Not used or not fully read: {lost}"] if lost else [])
+    return [said] + ([f"Not used or not fully read: {lost}"] if lost else [])
 
 
 def _lost(files: Sequence[object]) -> str:
@@ -224,7 +262,10 @@ def _lost(files: Sequence[object]) -> str:
     for file in files:
         assert isinstance(file, dict)
         if file.get("rejected"):
-            said.append(f"{file['name']}: {file['rejected']} of {file['lines']} lines rejected" + (f" (first: {file['reasons'][0]})" if file.get("reasons") else ""))
+            said.append(
+                f"{file['name']}: {file['rejected']} of {file['lines']} lines rejected"
+                + (f" (first: {file['reasons'][0]})" if file.get("reasons") else "")
+            )
         if file.get("message") and not str(file["message"]).startswith(QUIET):
             said.append(f"{file['name']}: {file['message']}")
     return "; ".join(said)

@@ -53,7 +53,7 @@ class Member:
             return stream.read(HEAD_BYTES)
 
 
-class Stream(io.RawIOBase, BinaryIO):  # type: ignore[misc]
+class Stream(io.RawIOBase, BinaryIO):
     """Bytes of a member that end, instead of raising, where the data are damaged or larger than the limits."""
 
     def __init__(self, inner: IO[bytes], stored: int, *, limited: bool) -> None:
@@ -74,7 +74,9 @@ class Stream(io.RawIOBase, BinaryIO):  # type: ignore[misc]
             self.problem = f"damaged or cut short after {self._seen} bytes ({error}); what came before was read"
             return b""
         self._seen += len(data)
-        if self._limited and (self._seen > MAX_UNPACKED_BYTES or (self._seen > RATIO_FREE_BYTES and self._seen > MAX_RATIO * self._stored)):
+        if self._limited and (
+            self._seen > MAX_UNPACKED_BYTES or (self._seen > RATIO_FREE_BYTES and self._seen > MAX_RATIO * self._stored)
+        ):
             self.problem = f"unpacks to more than {MAX_RATIO} times its size or {MAX_UNPACKED_BYTES} bytes; reading stopped there"
             return b""
         return data
