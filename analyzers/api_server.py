@@ -37,11 +37,30 @@ def evidence(engine: Engine) -> list[str]:
             said.append(
                 f"a scrape took {1000 * float(np.nanmean(took)):.0f} ms on average, {int((~inside).sum())} failed between the first and the last success"
             )
+    said.append(client_saw(engine) or "clients may see more: what happens before the arrival stamp is in no metric of vLLM")
     t = engine.total
     if t.get("http_n") and t.get("e2e_n"):
         beyond = t.get("http_s", 0.0) / t["http_n"] - t.get("e2e_s", 0.0) / t["e2e_n"]
         said.append(f"HTTP layer beyond the measured E2E: {1000 * beyond:.0f} ms a request (in no stage)")
     return said
+
+
+def client_saw(engine: Engine) -> str | None:
+    """Seconds that only the clients saw, from their own timings; None where there are none."""
+    req = engine.request
+    if not len(req.get("client_e2e_s", ())):
+        return None
+    both = (
+        np.isfinite(req["client_e2e_s"])
+        & np.isfinite(req["e2e_s"])
+        & np.isfinite(req["client_ttft_s"])
+        & np.isfinite(req["ttft_s"])
+    )
+    if not both.any():
+        return None
+    first = float((req["client_ttft_s"] - req["ttft_s"])[both].mean())
+    whole = float((req["client_e2e_s"] - req["e2e_s"])[both].mean())
+    return f"clients saw {1000 * first:.0f} ms more TTFT and {1000 * whole:.0f} ms more E2E than the server measured (mean of {int(both.sum())} requests)"
 
 
 def saturated(engine: Engine) -> bool:

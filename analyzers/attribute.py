@@ -12,6 +12,7 @@ from analyzers import combine, ranges, state
 from analyzers.books import NOMINAL_OUTPUT_S, Books, arrival_rate, books
 from analyzers.links import CHAIN, by_name, moe_imbalance
 from analyzers.model import TARGETS, Attribution, Engine, EngineResult, Level, Link, Part, Refusal, Row, Stage, Target, Window
+from analyzers.segments import segments
 from analyzers.whatif import LOAD_TIER, WhatIf, what_if
 
 LIMITS: Final = 0.10  # share of the measured value from which the largest fault limits
@@ -21,13 +22,18 @@ CONTRIBUTES: Final = 0.05
 FEW_REQUESTS: Final = 5  # below this nothing is judged
 
 
-def attribute(window: Window, *, with_twin: bool = False) -> Attribution:
+def attribute(
+    window: Window, *, with_twin: bool = False, slo: Mapping[str, float] | None = None, baseline: Attribution | None = None
+) -> Attribution:
     """Judge a window: each engine alone, then combined by requests. Never raises on missing data: it refuses.
 
-    `with_twin` also replays each engine (what-ifs, joint fixes); it is not needed to name the link.
+    `with_twin` also replays each engine (what-ifs, joint fixes); it is not needed to name the link. A load link limits a
+    target only while its SLO (`slo`, seconds by target) is missed or the `baseline` is exceeded.
     """
     roles = combine.roles(window.engines)
-    results = tuple(_engine(engine, role, with_twin=with_twin) for engine, role in zip(window.engines, roles, strict=True))
+    results = tuple(
+        _engine(engine, role, with_twin=with_twin, slo=slo) for engine, role in zip(window.engines, roles, strict=True)
+    )
     finished = int(sum(e.total.get("e2e_n", 0.0) for e in window.engines))
     return Attribution(
         start=window.start,
@@ -39,7 +45,7 @@ def attribute(window: Window, *, with_twin: bool = False) -> Attribution:
         finished=finished,
         aborted=_aborted(window.engines),
         engines=results,
-        targets=combine.targets(results, window.engines),
+        targets={name: under_load(t, slo, baseline) for name, t in combine.targets(results, window.engines).items()},
         notes=tuple(_notes(window)),
     )
 
@@ -57,7 +63,7 @@ def level_of(engine: Engine) -> Level:
     return Level.METRICS
 
 
-def _engine(engine: Engine, role: str, *, with_twin: bool) -> EngineResult:
+def _engine(engine: Engine, role: str, *, with_twin: bool, slo: Mapping[str, float] | None) -> EngineResult:
     accounts = books(engine)
     if accounts is None:
         return EngineResult(
@@ -67,12 +73,12 @@ def _engine(engine: Engine, role: str, *, with_twin: bool) -> EngineResult:
     adjusted = adjust(accounts)
     rows = {module.LINK.name: module.row(adjusted) for module in CHAIN}
     plain = {name: target_of(name, adjusted, rows) for name in TARGETS}
-    replay = what_if(adjusted) if with_twin else None
+    replay = what_if(adjusted, slo=slo) if with_twin else None
     if replay is not None:
         plain = {name: _with_twin(target, replay) for name, target in plain.items()}
     spans = ranges.of(accounts, plain, level)
     targets = {name: judge(_with_ranges(target, spans[name]), accounts.requests) for name, target in plain.items()}
-    return EngineResult(engine.instance, engine.engine, role, accounts.requests, targets, level, replay)
+    return EngineResult(engine.instance, engine.engine, role, accounts.requests, targets, level, replay, segments(engine))
 
 
 def adjust(accounts: Books) -> Books:
@@ -284,6 +290,26 @@ def judge(target: Target, requests: int) -> Target:
     second = ranked[1] if len(ranked) > 1 and ranked[1][1] > CONTRIBUTES * measured else None
     parts = tuple(replace(p, status="limiting") if p.link == named[0] else p for p in target.parts)
     return replace(target, verdict="limited", limiting=named[0], runner_up=second[0] if second else None, parts=parts)
+
+
+def under_load(target: Target | None, slo: Mapping[str, float] | None, baseline: Attribution | None) -> Target | None:
+    """A healthy target whose SLO is missed, or that its baseline beats, is limited by its largest load."""
+    if target is None or target.verdict != "healthy" or not target.measured_s or not target.load:
+        return target
+    limit = (slo or {}).get(target.name)
+    before = baseline.targets.get(target.name) if baseline else None
+    why = None
+    if limit is not None and target.measured_s > limit:
+        why = f"the SLO of {limit:.4g} s is missed"
+    elif before is not None and before.measured_s and target.measured_s > (1 + LIMITS) * before.measured_s:
+        why = f"the baseline of {before.measured_s:.4g} s is exceeded"
+    seconds = target.part(target.load).seconds or 0.0
+    if why is None or seconds <= LIMITS * target.measured_s:
+        return target
+    parts = tuple(replace(p, status="limiting") if p.link == target.load else p for p in target.parts)
+    return replace(
+        target, verdict="limited", limiting=target.load, parts=parts, conditions=(f"load, not a fault: {why}", *target.conditions)
+    )
 
 
 def _bounds(target: Target) -> tuple[Refusal, ...]:

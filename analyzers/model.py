@@ -200,6 +200,16 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """Requests of one class of prompt length: how many, their mean prompt tokens, and mean seconds by target and stage."""
+
+    name: str
+    requests: int
+    prompt_tokens: float
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineResult:
     """The targets of one engine. `role` is both, prefill or decode (by what its requests do, not by configuration)."""
 
@@ -210,6 +220,7 @@ class EngineResult:
     targets: Mapping[str, Target]
     level: Level = Level.METRICS
     what_if: Any = None  # analyzers.whatif.WhatIf, where the twin was asked for
+    segments: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

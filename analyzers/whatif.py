@@ -26,6 +26,8 @@ LONG: Final = 6.0  # a prompt is long above this many medians
 class WhatIf:
     """Answers of the twin for one engine. `holds` False: outside its gate, and the books speak alone.
 
+    `met` is, by target with an SLO, the share of requests that met it "now" and with each link (or "all faults") fixed.
+
     Seconds by target and link: `saves` fixing only it, `last` fixing it when all else is fixed, `parts` its additive share.
     `joint` all faults fixed together. `without_long` the other requests without prompts above `LONG` medians, and
     `without_long_joint` with all faults fixed besides. None: not to be said.
@@ -40,6 +42,7 @@ class WhatIf:
     joint: Mapping[str, float]
     without_long: Mapping[str, float] | None
     without_long_joint: Mapping[str, float] | None
+    met: Mapping[str, Mapping[str, float]] | None = None
 
 
 class _Replays:
@@ -65,8 +68,11 @@ class _Replays:
         return self.twin.difference(self.done[key], target)
 
 
-def what_if(books: Books, seed: int = 0) -> WhatIf | None:
-    """Replay the window with links fixed; None where there is no step model or no load to replay."""
+def what_if(books: Books, seed: int = 0, slo: Mapping[str, float] | None = None) -> WhatIf | None:
+    """Replay the window with links fixed; None where there is no step model or no load to replay.
+
+    `slo` holds limits in seconds by target.
+    """
     twin = twin_of(books, seed)
     if twin is None:
         return None
@@ -89,6 +95,7 @@ def what_if(books: Books, seed: int = 0) -> WhatIf | None:
         joint={t: replays.saved(faults, t) for t in names},
         without_long=without_long(twin, LONG),
         without_long_joint=without_long(twin, LONG, replays.setup(faults)) if faults else None,
+        met={t: _met_by(replays, links, faults, t, limit) for t, limit in (slo or {}).items()} or None,
     )
 
 
@@ -112,10 +119,15 @@ def _shapley(replays: _Replays, tier: Sequence[str], given: Sequence[str], targe
     return out
 
 
-def met_share(twin: Twin, setup: Setup, target: str, limit_s: float) -> tuple[float, float]:
-    """(share of requests that met an SLO, share that would have met it on the changed engine), anchored on the means."""
-    now, then = twin.base, simulate(twin.load, setup)
-    return _met(now, twin, target, limit_s), _met(then, twin, target, limit_s)
+def _met_by(replays: _Replays, links: Sequence[str], faults: Sequence[str], target: str, limit_s: float) -> dict[str, float]:
+    """Share of requests within an SLO: now, with each link fixed, with all faults fixed."""
+    twin = replays.twin
+    replays.saved(faults, target)
+    shares = {
+        "now": _met(twin.base, twin, target, limit_s),
+        "all faults": _met(replays.done[frozenset(faults)], twin, target, limit_s),
+    }
+    return shares | {link: _met(replays.done[frozenset((link,))], twin, target, limit_s) for link in links}
 
 
 def _met(result: Result, twin: Twin, target: str, limit_s: float) -> float:

@@ -91,6 +91,27 @@ def _named(instances: list[str] | None) -> dict[str, str]:
     return {name: where for name, _, where in pairs}
 
 
+def _limits(given: list[str] | None) -> dict[str, float]:
+    limits = {}
+    for item in given or []:
+        name, _, seconds = item.partition("=")
+        try:
+            limits[TargetName(name).value] = float(seconds)
+        except ValueError:
+            _fail(f"--slo {item}: expected TARGET=SECONDS with ttft, tpot or e2e", 1)
+    return limits
+
+
+def _baseline(path: Path | None) -> Any:
+    from app.pipeline import attribution_for
+
+    if path is None:
+        return None
+    with _open(None) as opened:
+        _load(opened, [path], None)
+        return attribution_for(opened)
+
+
 def _open(path: Path | None) -> Any:
     from app.store import Store, StoreError
 
@@ -137,6 +158,17 @@ def analyze(
         bool,
         typer.Option("--what-if", help="Also replay the window in the twin: joint fixes, and the load without its long prompts."),
     ] = False,
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="TARGET=SECONDS, for example ttft=2: a missed one makes load a limit; with --what-if, who would have met it.",
+            show_default=False,
+        ),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(help="A bundle of the same service when it was well: load limits where it is exceeded.", show_default=False),
+    ] = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Name the limiting link of recordings (needs no database), or of the store where no PATH is given.
@@ -151,7 +183,9 @@ def analyze(
     with _open(None if paths and store is None else store or default_store()) as opened:
         results = _load(opened, paths, instance) if paths else []
         _clear_progress()
-        attribution = attribution_for(opened, _instant(start), _instant(end), engine, with_twin=what_if)
+        attribution = attribution_for(
+            opened, _instant(start), _instant(end), engine, with_twin=what_if, slo=_limits(slo), baseline=_baseline(baseline)
+        )
         files = [_file(r) for r in results] if paths else _stored_files(opened)
     incident = Incident(version("weaklink"), tuple(files), attribution)
     typer.echo(

@@ -90,9 +90,11 @@ def attribution_for(
     engines: Sequence[str] | None = None,
     *,
     with_twin: bool = False,
+    slo: Mapping[str, float] | None = None,
+    baseline: Attribution | None = None,
 ) -> Attribution:
-    """The attribution of what the store holds in a window; `with_twin` adds what-ifs."""
-    return attribute(window_of(store, start, end, engines), with_twin=with_twin)
+    """The attribution of what the store holds in a window; options as `attribute` has them."""
+    return attribute(window_of(store, start, end, engines), with_twin=with_twin, slo=slo, baseline=baseline)
 
 
 def _pairs(store: Store, *tables: Columns) -> list[tuple[str | None, str]]:

@@ -44,6 +44,15 @@ def document(incident: Incident) -> dict[str, Any]:
                 "level": str(e.level),
                 "targets": {name: _target(target) for name, target in e.targets.items()},
                 "what_if": _what_if(e.what_if),
+                "segments": [
+                    {
+                        "name": s.name,
+                        "requests": s.requests,
+                        "prompt_tokens": _number(s.prompt_tokens),
+                        "seconds": _numbers(s.seconds),
+                    }
+                    for s in e.segments
+                ],
             }
             for e in a.engines
         ],
@@ -65,6 +74,7 @@ def _what_if(found: Any) -> dict[str, Any] | None:
         "last_s": {name: _numbers(values) for name, values in found.last.items()},
         "parts_s": {name: _numbers(values) for name, values in found.parts.items()},
         "without_long_prompts_s": _numbers(found.without_long) if found.without_long else None,
+        "met_ratio": {name: _numbers(values) for name, values in found.met.items()} if found.met else None,
         "without_long_prompts_and_faults_s": _numbers(found.without_long_joint) if found.without_long_joint else None,
     }
 

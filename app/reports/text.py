@@ -225,6 +225,15 @@ def _what_ifs(t: Target, a: Attribution) -> list[str]:
                 )
             if found.without_long_joint and found.without_long:
                 lines.append(f"  - both together: {amount(found.without_long_joint[t.name], t.name)}")
+            for name, shares in (found.met or {}).items():
+                fixed = ", ".join(
+                    f"{by_name(link).LINK.title.lower()} fixed {100 * share:.0f} %"
+                    for link, share in shares.items()
+                    if link not in {"now", "all faults"}
+                )
+                lines.append(
+                    f"  - {100 * shares['now']:.0f} % of the requests met the SLO of {NAMES[name]}; with {fixed}; all faults fixed {100 * shares['all faults']:.0f} %"
+                )
     return ["", "What if:", *lines] if lines else []
 
 
