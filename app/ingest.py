@@ -12,9 +12,10 @@ import numpy as np
 from analyzers.model import Batch
 from app.collectors.formats import FORMATS
 from app.collectors.sources.bundle import BundleError, Member, holds_files, is_archive, members
-from app.store import Store
+from app.store import Store, concat
 
 HALF_YEAR_S: Final = 182 * 86400.0
+ROWS_AT_ONCE: Final = 120_000  # a row group of DuckDB; some 15 MB of steps
 UNRECOGNISED: Final = "not recognised; expected one of the formats that `weaklink formats` lists"
 NESTED: Final = "not recognised: an archive inside of a bundle is not opened; unpack it, or name it alone"
 
@@ -73,6 +74,27 @@ def _bundles(paths: Sequence[Path]) -> list[tuple[str, list[Path]]]:
     elif plain:
         groups.append((plain[0].resolve().parent.name, plain))
     return groups
+
+
+class _Rows:
+    """Gathers the batches of one file: DuckDB takes a hundred thousand rows at once far faster than five thousand."""
+
+    def __init__(self, store: Store, file_id: int) -> None:
+        self.store, self.file_id = store, file_id
+        self.held: dict[tuple[str, ...], list[Any]] = {}  # table and its columns -> Arrow tables
+        self.count = 0
+
+    def add(self, batch: Batch) -> None:
+        rows = self.store.table(batch)
+        self.held.setdefault((batch.table, *rows.column_names), []).append(rows)
+        self.count += rows.num_rows
+        if self.count >= ROWS_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        for (name, *_), tables in self.held.items():
+            self.store.insert(name, concat(tables), file_id=self.file_id)
+        self.held, self.count = {}, 0
 
 
 def _format_of(head: bytes) -> Any | None:
@@ -208,6 +230,7 @@ class _Bundle:
         facts: dict[str, Any] = {}
         numbers = np.zeros(0, dtype=np.int64)  # series number of the file -> series_id
         shift = 0
+        rows = _Rows(self.store, file_id)
         with member.open() as stream:
             for batch in module.read(stream, self.reference_ts):
                 if batch.table == "source_file":
@@ -222,21 +245,18 @@ class _Bundle:
                     numbers = grown
                 elif batch.table == "sample":
                     ids = numbers[np.asarray(batch.columns["series"], dtype=np.int64)]
-                    self.store.add(
-                        Batch(
-                            "sample",
-                            {"series_id": ids, "ts": self._shifted(batch.columns["ts"]), "value": batch.columns["value"]},
-                        )
-                    )
+                    columns = {"series_id": ids, "ts": self._shifted(batch.columns["ts"]), "value": batch.columns["value"]}
+                    rows.add(Batch("sample", columns))
                 elif batch.table == "scrape":
                     columns = dict(batch.columns)
                     columns["instance"] = [one or instance for one in columns["instance"]]
                     if not all(columns["timed"]):
                         columns["ts"] = self._shifted(columns["ts"])
                         shift = len(columns["ts"])
-                    self.store.add(Batch("scrape", columns), file_id=file_id)
+                    rows.add(Batch("scrape", columns))
                 else:
-                    self.store.add(batch, file_id=file_id)
+                    rows.add(batch)
+            rows.flush()
             self.untimed += shift
             return facts, stream.problem
 

@@ -143,19 +143,24 @@ class Store:
 
     def add(self, batch: Batch, **constant: Any) -> None:
         """Append rows; `constant` gives columns that are the same in all of them (file_id)."""
+        self.insert(batch.table, self.table(batch), **constant)
+
+    def table(self, batch: Batch) -> pa.Table:
+        """The rows of a batch as an Arrow table with the types of its table of the store. KeyError: no such table or column."""
         types = self._types(batch.table)
         arrays = {name: _arrow(values, types[name]) for name, values in batch.columns.items()}
-        length = max((len(array) for array in arrays.values()), default=0)
-        if length == 0:
+        return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
+
+    def insert(self, name: str, rows: pa.Table, **constant: Any) -> None:
+        """Append the rows of an Arrow table; constants as in `add`."""
+        if not rows.num_rows:
             return
-        for name, value in constant.items():
-            if name in types:
-                arrays[name] = _arrow([value] * length, types[name])
-        table = pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
+        fixed = {column: value for column, value in constant.items() if column in self._types(name)}
+        names = rows.column_names
+        into, taken = ", ".join([*names, *fixed]), ", ".join([*names, *(f"${column}" for column in fixed)])
         cursor = self.cursor()
-        cursor.register("incoming", table)
-        names = ", ".join(arrays)
-        cursor.execute(f"INSERT INTO {batch.table} ({names}) SELECT {names} FROM incoming")
+        cursor.register("incoming", rows)
+        cursor.execute(f"INSERT INTO {name} ({into}) SELECT {taken} FROM incoming", fixed)
         cursor.unregister("incoming")
 
     def series_ids(self, columns: Mapping[str, Sequence[Any]]) -> list[int]:
@@ -205,12 +210,20 @@ class Store:
         return self.cursor().execute(statement, params or []).df()
 
 
+def concat(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables of the same columns, one after the other."""
+    return pa.concat_tables(tables)
+
+
 def _arrow(values: Any, kind: pa.DataType) -> pa.Array:
     """An Arrow array without pa.array(), which would import pandas (half of what `analyze` costs)."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values.cast(kind)
     length = len(values)
     if pa.types.is_string(kind):
+        if length and isinstance(values, list) and values[0] is not None and len(set(values)) == 1:  # the engine of a log, mostly
+            text = str(values[0]).encode("utf-8", "replace")
+            return pa.Array.from_buffers(kind, length, [None, *_offsets([len(text)] * length), pa.py_buffer(text * length)])
         texts = [b"" if value is None else str(value).encode("utf-8", "replace") for value in values]
         return pa.Array.from_buffers(
             kind, length, [_valid(values), *_offsets([len(text) for text in texts]), pa.py_buffer(b"".join(texts))]
@@ -219,6 +232,8 @@ def _arrow(values: Any, kind: pa.DataType) -> pa.Array:
         inner = _arrow([item for value in values if value is not None for item in value], kind.value_type)
         sizes = [0 if value is None else len(value) for value in values]
         return pa.Array.from_buffers(kind, length, [_valid(values), *_offsets(sizes)], children=[inner])
+    if pa.types.is_boolean(kind) and isinstance(values, np.ndarray) and values.dtype.kind == "b":
+        return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
     if pa.types.is_boolean(kind):
         bits = np.packbits([bool(value) for value in values], bitorder="little")
         return pa.Array.from_buffers(kind, length, [_valid(values), pa.py_buffer(bits)])
