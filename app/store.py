@@ -215,7 +215,7 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _arrow(values: Any, kind: pa.DataType) -> pa.Array:
+def _arrow(values: Any, kind: pa.DataType) -> pa.Array:  # noqa: PLR0911 one return a type
     """An Arrow array without pa.array(), which would import pandas (half of what `analyze` costs)."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values.cast(kind)
