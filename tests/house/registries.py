@@ -7,15 +7,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-WHERE: Final = {  # registry -> modules that may hold it
-    "CHAIN": ("analyzers.links",),
-    "HYPOTHESES": ("analyzers.hypotheses",),
-    "FORMATS": ("app.collectors.formats",),
-    "SOURCES": ("app.collectors.sources",),
-    "REPORTS": ("app.reports",),
-    "PAGES": ("app.ui", "app.ui.screens"),
-}
-
 # registry -> package of its members, and the name that a member defines (None: each module is a member). What several members
 # share lies in a module beside them that does not define it.
 FAMILIES: Final = {
@@ -23,8 +14,8 @@ FAMILIES: Final = {
     "HYPOTHESES": ("analyzers.hypotheses", "HYPOTHESIS"),
     "FORMATS": ("app.collectors.formats", "sniff"),
     "SOURCES": ("app.collectors.sources", None),
-    "REPORTS": ("app.reports", "render"),
-    "PAGES": ("app.ui.screens", None),
+    "REPORTS": ("app.reports", "SUFFIX"),
+    "PAGES": ("app.ui.screens", "page"),
 }
 
 
@@ -36,11 +27,8 @@ def present(name: str) -> bool:
 
 def members(registry: str) -> tuple[ModuleType, ...]:
     """List the members in their order; none where the registry does not exist."""
-    for name in WHERE[registry]:
-        found = getattr(importlib.import_module(name), registry, None) if present(name) else None
-        if found is not None:
-            return tuple(found)
-    return ()
+    package = FAMILIES[registry][0]
+    return tuple(getattr(importlib.import_module(package), registry, ())) if present(package) else ()
 
 
 def last_name(module: ModuleType) -> str:

@@ -22,7 +22,8 @@ MARKED = """
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # other plugins would take most of the time
     pytester.makeini(
         "[pytest]\naddopts = --strict-markers --import-mode=importlib -p no:cacheprovider\n"
         "markers =\n  e2e: browser\n  prometheus: server\n  alertmanager: server\n"
@@ -133,8 +134,9 @@ def test_any_skip_fails_the_run_where_programs_are_required(suite: pytest.Pytest
         test_module="import pytest\npytest.skip('no library', allow_module_level=True)",
         test_expected="import pytest\n@pytest.mark.xfail\ndef test_c(): assert 0",
     )
-    assert suite.runpytest("-n", workers).ret == pytest.ExitCode.OK
-    result = suite.runpytest("-n", workers, "--require-programs")
+    spread = ("-p", "xdist", "-n", workers)
+    assert suite.runpytest(*spread).ret == pytest.ExitCode.OK
+    result = suite.runpytest(*spread, "--require-programs")
     result.assert_outcomes(passed=1, skipped=2, xfailed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines_random(["*skipped: not allowed*", "test_one.py::test_b: no mood", "test_module.py: no library"])

@@ -33,6 +33,7 @@ MAY_IMPORT: Final = {
         "zmq",
     ),
     "app.store": ("queries", "analyzers.model", "duckdb", "numpy", "pyarrow"),
+    "app.live": ("analyzers.model", "app.collectors", "app.config", "app.ingest", "app.store", "numpy"),
     "app.pipeline": ("analyzers", "app.store", "numpy"),
     "app.alerts": ("analyzers", "app.alerts", "app.pipeline", "httpx", "jinja2", "numpy", "requests"),
     "app.reports": ("analyzers", "app.pipeline", "app.reports", "jinja2", "numpy", "plotly"),

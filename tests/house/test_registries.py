@@ -26,6 +26,15 @@ NOON: Final = 1764504000.0  # 2025-11-30 12:00 UTC, an instant for stamps withou
 JUNK: Final = (b"", b"\n", b"\0" * 100, bytes(range(256)), b"{}", b"[]\n", b"a,b\n1,2\n", b"hello world\n", b"\xff\xfe\x00{")
 
 
+# -- all --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("registry", ["CHAIN", "FORMATS", "REPORTS", "PAGES"])
+def test_the_registry_exists(registry: str):
+    """The tests below walk what they find: an empty registry would pass them."""
+    assert members(registry)
+
+
 # -- formats ----------------------------------------------------------------------------------------------------------
 
 
@@ -34,8 +43,9 @@ def samples(module: ModuleType, kind: str) -> list[Path]:
     return sorted(file for file in folder.rglob("*") if file.is_file() and file.name not in {"manifest.toml", "__init__.py"})
 
 
-def opened(file: Path) -> bytes:
-    return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+def opened(file: Path, most: int = -1) -> bytes:
+    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+        return stream.read(most)
 
 
 def schema() -> dict[str, set[str]]:
@@ -131,7 +141,7 @@ def test_a_good_sample_is_claimed_by_its_own_format_only():
     wrong = []
     for module in members("FORMATS"):
         for file in samples(module, "good"):
-            claims = [other.NAME for other in members("FORMATS") if other.sniff(opened(file)[:HEAD])]
+            claims = [other.NAME for other in members("FORMATS") if other.sniff(opened(file, HEAD))]
             if claims != [module.NAME]:
                 wrong.append(f"{file.relative_to(ROOT)}: claimed by {claims}")
     assert not wrong, "\n".join(wrong)
@@ -141,7 +151,7 @@ def test_a_bad_sample_is_claimed_by_one_format_at_most():
     wrong = []
     for module in members("FORMATS"):
         for file in samples(module, "bad"):
-            claims = [other.NAME for other in members("FORMATS") if other.sniff(opened(file)[:HEAD])]
+            claims = [other.NAME for other in members("FORMATS") if other.sniff(opened(file, HEAD))]
             if len(claims) > 1:
                 wrong.append(f"{file.relative_to(ROOT)}: claimed by {claims}")
     assert not wrong, "\n".join(wrong)
@@ -228,7 +238,7 @@ def test_every_file_of_an_incident_is_claimed_by_one_format():
     wrong = []
     for file in sorted(INCIDENTS.glob("[!_]*/*")):
         if file.name != "manifest.toml":
-            claims = [module.NAME for module in members("FORMATS") if module.sniff(opened(file)[:HEAD])]
+            claims = [module.NAME for module in members("FORMATS") if module.sniff(opened(file, HEAD))]
             if len(claims) != 1:
                 wrong.append(f"{file.relative_to(ROOT)}: claimed by {claims}")
     assert not wrong, "\n".join(wrong)
@@ -242,6 +252,14 @@ def test_every_report_has_its_shape():
         assert callable(module.render)
     suffixes = [module.SUFFIX for module in members("REPORTS")]
     assert len(suffixes) == len(set(suffixes))
+
+
+def test_every_page_has_its_shape():
+    for module in members("PAGES"):
+        assert module.TITLE, module.__name__
+        assert callable(module.page)
+    titles = [module.TITLE for module in members("PAGES")]
+    assert len(titles) == len(set(titles))
 
 
 @pytest.mark.parametrize("registry", ["HYPOTHESES", "SOURCES", "PAGES"])

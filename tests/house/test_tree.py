@@ -34,7 +34,8 @@ REGISTRIES: Final = [
         ("deb.deb", "ian.org"),
     )
 ]
-MACHINE: Final = re.compile(rb"(?<![\w.~-])/(?:work|root|farm)/")
+ROOTS: Final = (b"/work", b"/root", b"/farm")
+MACHINE: Final = re.compile(rb"(?<![\w.~-])(?:" + b"|".join(ROOTS) + rb")/")
 NEWLINE: Final = b"\n"
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -90,14 +91,15 @@ def test_no_file_holds_a_path_of_one_machine():
     wrong = [
         f"{name}:{len(data[: found.start()].split(NEWLINE))}: {data[found.start() : found.start() + 60]!r}"
         for name, data in readable()
+        if any(root + b"/" in data for root in ROOTS)  # the expression alone takes seconds on our recordings
         if (found := MACHINE.search(data))
     ]
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("root", ["work", "root", "farm"])
-def test_machine_paths_are_recognised(root: str):
-    path = f"/{root}/x".encode()
+@pytest.mark.parametrize("root", ROOTS)
+def test_machine_paths_are_recognised(root: bytes):
+    path = root + b"/x"
     assert all(MACHINE.search(before + path) for before in (b"", b" ", b'"', b"=", b"(", b"file://", b"\n"))
     assert not any(MACHINE.search(before + path) for before in (b"a", b"~", b"..", b"/tmp"))
 
