@@ -1,18 +1,34 @@
 """Real pairs: a fault, and the same load with only the fault removed, so that the truly saved seconds are known.
 
-`python -m tests.accuracy.pairs CAPTURES` reads the captures, computes the truth and prints it as TOML.
+`python -m tests.accuracy.pairs truth CAPTURES` computes the truth and prints it as TOML;
+`python -m tests.accuracy.pairs reduce CAPTURES OUT` writes the inputs of the analyzers, one small file a capture, with the truth
+and a manifest.
 """
 
+import argparse
 import gzip
 import json
 import re
-import sys
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+from analyzers.model import Window
+from app.ingest import load
+from app.pipeline import window_of
+from app.store import Store
+
+from . import packed
+
+TABLES_SAID: Final = (
+    "interval: increases and gauges between two scrapes; scrape: duration and success; stat: stats lines; step: iteration lines; "
+    "request: server seconds and token counts of each request, client's TTFT and E2E; kv: counts of stored blocks; facts: arguments, "
+    "cache configuration, model shape. No prompts, ids or text; times to the microsecond"
+)
 
 # fault run, fixed run, links that the fixed run removes
 PAIRS = (
@@ -102,14 +118,61 @@ def truth(fault: Path, fixed: Path) -> dict[str, Saved]:
     }
 
 
-def main() -> None:
-    captures = Path(sys.argv[1])
+def window(folder: Path) -> Window:
+    """All that a recording holds."""
+    store = Store()
+    load(store, [folder])
+    return window_of(store)
+
+
+def truth_toml(captures: Path) -> str:
+    """Truth of all pairs: means of the fault run, the fixed run and what the fix saved, in seconds."""
+    out = []
     for fault, fixed, links in PAIRS:
         found = truth(captures / fault, captures / fixed)
-        print(f"[{fault.replace('.', '_')}]\nfixed = {fixed!r}\nlinks = {list(links)}")
-        for name, saved in found.items():
-            print(f"{name} = {{fault = {saved.fault:.6g}, fixed = {saved.fixed:.6g}, saved = {saved.seconds:.6g}, n = {saved.n}}}")
-        print()
+        out.append(f'["{fault}"]\nfixed = "{fixed}"\nlinks = {json.dumps(list(links))}')
+        out += [f"{name} = {{ fault = {s.fault:.6g}, fixed = {s.fixed:.6g}, saved = {s.seconds:.6g}, n = {s.n} }}" for name, s in found.items()]
+        out.append("")
+    return "\n".join(out)
+
+
+def reduce(captures: Path, out: Path) -> None:
+    """One small file a capture, truth.toml and manifest.toml."""
+    out.mkdir(parents=True, exist_ok=True)
+    manifest = [f"# What lies here and where it comes from. Written by `python -m tests.accuracy.pairs reduce`.\n\nkept = {json.dumps(TABLES_SAID)}\n"]
+    for folder in sorted(p for p in captures.iterdir() if (p / "meta.json").exists()):
+        file = out / f"{folder.name}.json.gz"
+        packed.write(file, packed.pack(packed.reduced(window(folder))))
+        manifest.append(_provenance(folder, file))
+        print(file.name, file.stat().st_size, flush=True)
+    (out / "truth.toml").write_text("# Seconds saved on the server's side, over requests that both runs have (n = 0: whole runs).\n\n" + truth_toml(captures))
+    (out / "manifest.toml").write_text("\n".join(manifest))
+
+
+def _provenance(folder: Path, file: Path) -> str:
+    meta = json.loads((folder / "meta.json").read_text())
+    version = json.loads(meta.get("version") or "{}").get("version") or folder.name.split("-")[1]
+    hardware = "one or two NVIDIA H200, random weights" if meta.get("profile") == "gpu" else "2 CPU cores shared with other work, a tiny model with random weights"
+    day = datetime.fromtimestamp(meta["t_load_start"], UTC).date().isoformat()
+    return (
+        f'[[file]]\nname = "{file.name}"\nkind = "recorded, reduced"\nvllm_version = "{version}"\nhardware = "{hardware}"\n'
+        f'recorded = "{day}"\nseed = {meta.get("seed", 0)}\nflags = {json.dumps(shlex.join(meta["command"]))}\n'
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for name, said in (("truth", "print what each fix truly saved"), ("reduce", "write the committed inputs")):
+        verb = verbs.add_parser(name, help=said)
+        verb.add_argument("captures", type=Path)
+        if name == "reduce":
+            verb.add_argument("out", type=Path)
+    given = parser.parse_args()
+    if given.verb == "truth":
+        print(truth_toml(given.captures))
+    else:
+        reduce(given.captures, given.out)
 
 
 if __name__ == "__main__":
