@@ -36,7 +36,7 @@ def verbs() -> list[tuple[str, str]]:
 
 TABLES: Final = {
     "links": lambda: table(("link", "what it is"), of_members("CHAIN")),
-    "hypotheses": lambda: table(("change", "what it tries"), of_members("HYPOTHESES")),
+    "hypotheses": lambda: table(("change it proposes", "what it does"), of_members("HYPOTHESES")),
     "formats": lambda: table(("format", "what it reads"), of_members("FORMATS")),
     "sources": lambda: table(("source", "where the bytes come from"), of_members("SOURCES")),
     "pages": lambda: table(("page", "what it shows"), of_members("PAGES")),
