@@ -16,6 +16,7 @@ from app.store import Store, concat
 
 HALF_YEAR_S: Final = 182 * 86400.0
 ROWS_AT_ONCE: Final = 120_000  # a row group of DuckDB; some 15 MB of steps
+LOCAL: Final = ("0.0.0.0", "127.", "localhost", "[::]", "[::1]")  # noqa: S104 (addresses that name no machine)
 UNRECOGNISED: Final = "not recognised; expected one of the formats that `weaklink formats` lists"
 NESTED: Final = "not recognised: an archive inside of a bundle is not opened; unpack it, or name it alone"
 
@@ -122,7 +123,9 @@ class _Bundle:
         # nothing with a full time read yet: a stamp without a year is of the last twelve months
         self.reference_ts = now - HALF_YEAR_S
         self.files: list[tuple[int, Member, str]] = []  # file id, member, format
-        self.untimed = 0
+        self.old: set[int] = set()  # of these, what was in the store before
+        self.own: dict[int, str | None] = {}  # the server that a file names by itself, or that was asked for
+        self.untimed = 0  # scrapes without a time before the file that is read
 
     def load(self) -> list[FileResult]:
         results: list[FileResult] = []
@@ -139,13 +142,13 @@ class _Bundle:
                 continue
             ranked.append((self._rank(module.NAME, head), position, member, module))
         # timed sources first: they give the year of log stamps; texts without a time last: they may be superfluous
-        for rank, _, member, module in sorted(ranked, key=lambda item: item[:2]):
+        texts = [item for item in ranked if item[0] == 2]
+        ages = {position: self._age(member, module) for _, position, member, module in texts} if len(texts) > 1 else {}
+        for rank, _, member, module in sorted(ranked, key=lambda item: (item[0], ages.get(item[1], ()), item[1])):
             self.progress(f"{self.bundle}/{member.name}")
             results.append(self._one(member, module, untimed=rank == 2))
             if rank == 0:
                 self._settle_reference()
-            if rank == 1:
-                self._settle_instances()
         self._settle_instances()
         questions = self._questions()
         order = {member.name: position for position, member in enumerate(self.found)}
@@ -158,17 +161,37 @@ class _Bundle:
             return 0 if head.lstrip().startswith(b"{") else 2
         return 1 if name in {"vllm_log", "vllm_command"} else 0
 
+    def _age(self, member: Member, module: Any) -> tuple[float, float]:
+        """Start of the process and sum of the counters in a text without a time: of two texts the older one has less."""
+        names: dict[int, str] = {}
+        start = total = 0.0
+        with member.open() as stream:
+            for batch in module.read(stream, self.reference_ts):
+                if batch.table == "series":
+                    names.update(zip(batch.columns["series"], batch.columns["name"], strict=True))
+                elif batch.table == "sample":
+                    for number, ts, value in zip(
+                        *(np.asarray(batch.columns[c]).tolist() for c in ("series", "ts", "value")), strict=True
+                    ):
+                        if names[number] == "process_start_time_seconds":
+                            start = max(start, value)
+                        elif ts == 0 and names[number].endswith(("_total", "_sum", "_count")):
+                            total += value
+        return start, total
+
     # -- one file -----------------------------------------------------------------------------------------------------
     def _one(self, member: Member, module: Any, *, untimed: bool) -> FileResult:
         store, name = self.store, module.NAME
         result = FileResult(self.bundle, member.name, name)
         known = store.rows(
-            "SELECT file_id, bundle, name, lines, rejected FROM source_file WHERE sha256 = ? AND format = ?",
+            "SELECT file_id, bundle, name, lines, rejected, instance FROM source_file WHERE sha256 = ? AND format = ?",
             [member.hash_hex, name],
         )
         if known:
-            file_id, bundle, other, lines, rejected = known[0]
+            file_id, bundle, other, lines, rejected, own = known[0]
             self.files.append((file_id, member, name))
+            self.old.add(file_id)
+            self.own[file_id] = self.asked.get(member.name) or (own if own != bundle else None)
             return replace(result, lines=lines, rejected=rejected, message=f"already loaded (as {bundle}/{other}): nothing added")
         default = self.asked.get(member.name) or self._default_instance() if untimed else None
         if untimed and default is None:
@@ -178,6 +201,10 @@ class _Bundle:
             )
         if untimed and store.rows("SELECT 1 FROM scrape WHERE instance = ? AND timed AND ok LIMIT 1", [default]):
             return replace(result, message="has no time; timed scrapes of the same server are there: not used")
+        if untimed:
+            self.untimed = int(
+                store.rows("SELECT coalesce(max(ts) + 1, 0) FROM scrape WHERE instance = ? AND NOT timed", [default])[0][0]
+            )
         try:
             with store.transaction():
                 file_id = store.rows("SELECT nextval('file_id_seq')")[0][0]
@@ -210,6 +237,7 @@ class _Bundle:
         except Exception as error:  # noqa: BLE001 one broken file must not lose the others; nothing of it was stored
             return replace(result, message=f"could not be loaded, nothing of it was stored: {type(error).__name__}: {error}")
         self.files.append((file_id, member, name))
+        self.own[file_id] = self.asked.get(member.name) or facts.get("instance")
         reasons = tuple(
             f"line {line}: {why}"
             for line, why in store.rows(
@@ -229,7 +257,6 @@ class _Bundle:
         """Read one file into the store: the last source_file row, and what was wrong with the bytes."""
         facts: dict[str, Any] = {}
         numbers = np.zeros(0, dtype=np.int64)  # series number of the file -> series_id
-        shift = 0
         rows = _Rows(self.store, file_id)
         with member.open() as stream:
             for batch in module.read(stream, self.reference_ts):
@@ -252,16 +279,14 @@ class _Bundle:
                     columns["instance"] = [one or instance for one in columns["instance"]]
                     if not all(columns["timed"]):
                         columns["ts"] = self._shifted(columns["ts"])
-                        shift = len(columns["ts"])
                     rows.add(Batch("scrape", columns))
                 else:
                     rows.add(batch)
             rows.flush()
-            self.untimed += shift
             return facts, stream.problem
 
     def _shifted(self, ts: Any) -> Any:
-        """Texts without a time get their position among the bundle's texts instead of 0, 1, ..."""
+        """Texts without a time get their position among the server's texts instead of 0, 1, ..."""
         return np.asarray(ts, dtype=float) + self.untimed if self.untimed and len(ts) and max(ts) < 1e6 else ts
 
     # -- what the files say about each other --------------------------------------------------------------------------
@@ -286,14 +311,8 @@ class _Bundle:
                 [ids],
             )
         ]
-        logged = [
-            r[0]
-            for r in self.store.rows(
-                "SELECT DISTINCT instance FROM source_file WHERE format = 'vllm_log' AND list_contains(?, file_id) AND instance IS NOT NULL ORDER BY 1",
-                [ids],
-            )
-        ]
-        return scraped + [one for one in logged if _match(one, scraped) is None]
+        logged = sorted({own for file_id, _, name in self.files if name == "vllm_log" and (own := self.own[file_id])})
+        return scraped + [one for one in logged if one not in scraped and not _same_port(one, scraped)]
 
     def _default_instance(self) -> str | None:
         """The only server of the bundle; its own name where no file names one; None where there are several."""
@@ -303,25 +322,30 @@ class _Bundle:
     def _settle_instances(self) -> None:
         """Give each file and request its server: its own word, matched by port, else the only server there is."""
         named, only = self._instances(), self._default_instance()
+        ids = [file_id for file_id, _, _ in self.files]
         for file_id, member, name in self.files:
             if name not in {"vllm_log", "vllm_command", "kv_events"}:
                 continue
-            own = self.store.rows("SELECT instance FROM source_file WHERE file_id = ?", [file_id])[0][0]
-            chosen = (
-                self.asked.get(member.name) or (own and (_match(own, named) or (own if name == "vllm_log" else None))) or only
-            )
+            own = self.own[file_id]
+            if own and file_id in self.old and member.name not in self.asked:
+                continue  # an earlier bundle, with more beside it, said whose it is
+            alone = own if name == "vllm_log" and not _same_port(own or "", named) else None  # a server without scrapes
+            chosen = self.asked.get(member.name) or (own and (_match(own, named) or alone)) or only
             self.store.execute("UPDATE source_file SET instance = ? WHERE file_id = ?", [chosen, file_id])
             if name == "kv_events":
                 self.store.execute("UPDATE kv_event SET instance = ? WHERE file_id = ?", [chosen, file_id])
         for file_id, member, name in self.files:
             if name == "otlp_spans":
-                self.store.execute(
-                    "UPDATE request SET instance = coalesce((SELECT min(f.instance) FROM source_file AS f WHERE f.pid = request.pid AND f.bundle = ?), ?) "
+                self.store.execute(  # containers all count from 1: a process id that two servers have joins nothing
+                    "UPDATE request SET instance = coalesce((SELECT CASE WHEN count(DISTINCT f.instance) = 1 THEN min(f.instance) END "
+                    "FROM source_file AS f WHERE f.pid = request.pid AND list_contains(?, f.file_id)), ?) "
                     "WHERE file_id = ? AND instance IS NULL",
-                    [self.bundle, self.asked.get(member.name) or only, file_id],
+                    [ids, self.asked.get(member.name) or only, file_id],
                 )
             elif name == "request_lines":
                 for (own,) in self.store.rows("SELECT DISTINCT instance FROM request WHERE file_id = ?", [file_id]):
+                    if own and file_id in self.old:
+                        continue
                     chosen = _match(own, named) if own else self.asked.get(member.name) or only
                     self.store.execute(
                         "UPDATE request SET instance = ? WHERE file_id = ? AND instance IS NOT DISTINCT FROM ?",
@@ -348,11 +372,15 @@ class _Bundle:
 
 def _match(own: str, named: Sequence[str]) -> str | None:
     """The named server with the same host and port; else, for a bind-all or local address, the only one with this port."""
-    if own in named:
-        return own
-    port = own.rpartition(":")[2]
-    same = [one for one in named if one.rpartition(":")[2] == port]
+    same = [own] if own in named else _same_port(own, named)
     return same[0] if len(same) == 1 else None
+
+
+def _same_port(own: str, named: Sequence[str]) -> list[str]:
+    """The named servers with this port, where a bind-all or local address on either side lets them be the same."""
+    host, _, port = own.rpartition(":")
+    pairs = [(one, *one.rpartition(":")[::2]) for one in named]
+    return [one for one, there, number in pairs if number == port and (host.startswith(LOCAL) or there.startswith(LOCAL))]
 
 
 __all__ = ["BundleError", "FileResult", "load"]
