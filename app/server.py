@@ -17,6 +17,7 @@ import webbrowser
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
@@ -43,6 +44,7 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 8501
 MAX_BUNDLE_BYTES: Final = 4 * 1024**3  # of one POST; what it unpacks to has limits of its own (sources/bundle.py)
 MAX_PARTS: Final = 1000  # files of one multipart POST
+MAX_MESSAGE_BYTES: Final = 200 * 1024**2  # of the pages' socket
 HEADER: Final = "x-weaklink"  # any value: a page of another site cannot send it without asking first, and is never allowed
 COOKIE: Final = "weaklink"
 COOKIE_DAYS: Final = 30
@@ -99,9 +101,10 @@ def serve(
 ) -> None:
     """Serve the dashboard until interrupted.
 
-    `store_path` None keeps the store in memory. `incident` is a bundle to load first, `recording` the bundle that the address shows. `port` 0 takes a free one. Each of
-    `background` runs in a thread with the store and an event that is set at the end. Raises ServerError where another host
-    than the loopback is asked for without a token or the port is taken, StoreError and BundleError as `Store` and `load` do.
+    `store_path` None keeps the store in memory. `incident` is a bundle to load first, `recording` the bundle that the address
+    shows. `port` 0 takes a free one. Each of `background` runs in a thread with the store and an event that is set at the end.
+    Raises ServerError where another host than the loopback is asked for without a token or the port is taken, StoreError and
+    BundleError as `Store` and `load` do.
     """
     if not _is_loopback(host) and not token:
         raise ServerError(f"{host} can be reached by others: give a token (--token), which every page and route then asks for.")
@@ -110,15 +113,22 @@ def serve(
         if incident is not None:
             for result in load(store, [incident]):
                 say(f"{result.name}: {result.format or 'not recognised'}{f', {result.message}' if result.message else ''}")
-        app = application(store, host=host, token=token, background=background, ready=lambda: _ready(host, listening, token, open_browser, say, recording))
-        uvicorn.Server(uvicorn.Config(
-            app, ws="websockets-sansio", ws_max_size=200 * 1024**2, ws_per_message_deflate=False,
+        ready = partial(_ready, host, listening, token, recording, say, open_browser=open_browser)
+        app = application(store, host=host, token=token, background=background, ready=ready)
+        config = uvicorn.Config(
+            app, ws="websockets-sansio", ws_max_size=MAX_MESSAGE_BYTES, ws_per_message_deflate=False,
             log_level="warning", access_log=False, timeout_graceful_shutdown=3,
-        )).run(sockets=[listening])
+        )  # fmt: skip
+        uvicorn.Server(config).run(sockets=[listening])
 
 
 def application(
-    store: Store, *, host: str = HOST, token: str | None = None, background: Sequence[Background] = (), ready: Callable[[], None] = lambda: None,
+    store: Store,
+    *,
+    host: str = HOST,
+    token: str | None = None,
+    background: Sequence[Background] = (),
+    ready: Callable[[], None] = lambda: None,
 ) -> App:
     """The ASGI application around an open store; GET /_stcore/health answers "ok" when it is ready."""
     bootstrap.load_config_options({**OPTIONS, "server.address": host})
@@ -134,11 +144,16 @@ def application(
     )
 
 
-def _lifespan(store: Store, background: Sequence[Background], ready: Callable[[], None]) -> Callable[[App], AbstractAsyncContextManager[None]]:
+def _lifespan(
+    store: Store, background: Sequence[Background], ready: Callable[[], None]
+) -> Callable[[App], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: App) -> AsyncIterator[None]:
         stop = threading.Event()
-        threads = [threading.Thread(target=run, args=(store, stop), name=f"weaklink-{at}", daemon=True) for at, run in enumerate(background)]
+        threads = [
+            threading.Thread(target=run, args=(store, stop), name=f"weaklink-{at}", daemon=True)
+            for at, run in enumerate(background)
+        ]
         for thread in threads:
             thread.start()
         ready()
@@ -158,18 +173,24 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=512)
     except (OSError, OverflowError) as error:
-        raise ServerError(f"{host}:{port} cannot be used ({error}). Another weaklink may run there: open it, or give another --port.") from error
+        raise ServerError(
+            f"{host}:{port} cannot be used ({error}). Another weaklink may run there: open it, or give another --port."
+        ) from error
 
 
-def _ready(host: str, listening: socket.socket, token: str | None, open_browser: bool, say: Callable[[str], None], recording: str | None = None) -> None:
+def _ready(
+    host: str, listening: socket.socket, token: str | None, recording: str | None, say: Callable[[str], None], *, open_browser: bool
+) -> None:  # fmt: skip
     """Say where the dashboard is; the token is not printed, but handed to the browser that is opened."""
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}/"
     params = {"recording": recording} if recording else {}
-    say(f"weaklink: {address}{f'?{urlencode(params)}' if params else ''}{' (add token=... once)' if token else ''}; stop with Ctrl-C")
+    once = " (add token=... once)" if token else ""
+    say(f"weaklink: {address}{f'?{urlencode(params)}' if params else ''}{once}; stop with Ctrl-C")
     if open_browser:
         params |= {"token": token} if token else {}
-        threading.Thread(target=webbrowser.open, args=(f"{address}?{urlencode(params)}" if params else address,), daemon=True).start()
+        to = f"{address}?{urlencode(params)}" if params else address
+        threading.Thread(target=webbrowser.open, args=(to,), daemon=True).start()
 
 
 def _is_loopback(host: str) -> bool:
@@ -212,27 +233,51 @@ class Guard:
         origin = request.headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             return PlainTextResponse("weaklink: this request comes from another site's page and is refused.\n", 403)
-        if self.token is None:
-            if self.local and urlsplit(f"//{host}").hostname not in LOCAL_NAMES:
-                return PlainTextResponse("weaklink: open it by 127.0.0.1 or localhost; another name needs a token (--token).\n", 403)
-            return None
+        if self.token is not None:
+            return self._unknown(request, self.token)
+        if self.local and _name(host) not in LOCAL_NAMES:
+            said = "weaklink: open it by 127.0.0.1 or localhost; another name needs a token (--token).\n"
+            return PlainTextResponse(said, 403)
+        return None
+
+    def _unknown(self, request: HTTPConnection, token: str) -> Response | None:
+        """The answer to a request that does not prove to know the token, or proves it by the address."""
         given = request.query_params.get("token")
-        if given is not None and _same(given, self.token):
-            return self._welcome(request) if request.scope["type"] == "http" and request.scope.get("method") == "GET" else None
         bearer = request.headers.get("authorization", "")
-        if bearer[:7].lower() == "bearer " and _same(bearer[7:].strip(), self.token):
-            return None
-        if given is None and _same(request.cookies.get(COOKIE, ""), self.cookie):
+        if given is not None and _same(given, token):
+            page = request.scope["type"] == "http" and request.scope["method"] == "GET"
+            return self._welcome(request) if page else None
+        known = bearer[:7].lower() == "bearer " and _same(bearer[7:].strip(), token)
+        if known or (given is None and _same(request.cookies.get(COOKIE, ""), self.cookie)):
             return None
         why = "the token is wrong" if given is not None or bearer else "a token is needed"
-        return PlainTextResponse(f"weaklink: {why}. Open this address with ?token=... once, or send Authorization: Bearer ...\n", 401, {"WWW-Authenticate": "Bearer"})
+        said = f"weaklink: {why}. Open this address with ?token=... once, or send Authorization: Bearer ...\n"
+        return PlainTextResponse(said, 401, {"WWW-Authenticate": "Bearer"})
 
     def _welcome(self, request: HTTPConnection) -> Response:
-        rest = urlencode([pair for pair in parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True) if pair[0] != "token"])
+        rest = urlencode(
+            [
+                pair
+                for pair in parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+                if pair[0] != "token"
+            ]
+        )
         path = "/" + request.url.path.lstrip("/")  # never "//host", which a browser would follow elsewhere
-        answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303, {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})
-        answer.set_cookie(COOKIE, self.cookie, max_age=COOKIE_DAYS * 86400, httponly=True, samesite="lax", secure=request.url.scheme == "https")
+        answer = RedirectResponse(
+            f"{path}?{rest}" if rest else path, 303, {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+        )
+        answer.set_cookie(
+            COOKIE, self.cookie, max_age=COOKIE_DAYS * 86400, httponly=True, samesite="lax", secure=request.url.scheme == "https"
+        )
         return answer
+
+
+def _name(host: str) -> str | None:
+    """The name in a Host header, without its port; None where it is none."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
 
 
 def _same(given: str, known: str) -> bool:
@@ -269,7 +314,10 @@ def _bundles(store: Store, guarded: bool) -> Endpoint:
         """Load an upload: multipart (several files are one bundle) or a raw body with ?name=. The result of each file as JSON."""
         bearer = guarded and request.headers.get("authorization", "").lower().startswith("bearer ")
         if not bearer and HEADER not in request.headers:
-            return JSONResponse({"error": f"send the header {HEADER.title()}: upload (any value): it shows that no other site's page sent this"}, 403)
+            return JSONResponse(
+                {"error": f"send the header {HEADER.title()}: upload (any value): it shows that no other site's page sent this"},
+                403,
+            )
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > MAX_BUNDLE_BYTES:
             return _too_large()

@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app.ui import session
+from app.ui.markup import Html
 
 POINTS: Final = 1500  # slices of a trace at most
 COLOURS: Final = {
@@ -49,10 +50,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel: title with unit, its lines, a factor from the column's unit to the drawn one, a fixed top, text where empty."""
+    """One panel: title, its lines, the drawn unit, the factor to it, a fixed top, the text where there is nothing."""
 
     title: str
     lines: tuple[Line, ...]
+    unit: str = ""
     factor: float = 1.0
     top: float | None = None
     empty: str = "not exported by this version"
@@ -63,8 +65,8 @@ def style() -> None:
     st.html(f"<style>{files('app.ui').joinpath('style.css').read_text(encoding='utf-8')}</style>")
 
 
-def html(text: str, *, width: Literal["stretch", "content"] = "stretch") -> None:
-    """A block of our own HTML; what came from users in it is escaped where it is put in (words.esc)."""
+def html(text: Html, *, width: Literal["stretch", "content"] = "stretch") -> None:
+    """A block of our own HTML."""
     st.html(text, width=width)
 
 
@@ -79,7 +81,9 @@ def timed(columns: Mapping[str, Any]) -> bool:
     return bool(len(columns["ts"])) and bool(np.all(np.asarray(columns["timed"], dtype=bool)))
 
 
-def panels(columns: Mapping[str, Any], chosen: Sequence[Panel], marks: Sequence[tuple[float, str]], *, height: int = 112) -> go.Figure:
+def panels(
+    columns: Mapping[str, Any], chosen: Sequence[Panel], marks: Sequence[tuple[float, str]], *, height: int = 112
+) -> go.Figure:
     """Panels over one time axis, with marks across all of them."""
     figure = go.Figure()
     x, room = times(columns), 1 / len(chosen)
@@ -89,18 +93,35 @@ def panels(columns: Mapping[str, Any], chosen: Sequence[Panel], marks: Sequence[
         bottom = 1 - room * (at + 1)
         lines = [line for line in panel.lines if shown(columns[line.column], line)]
         for line in lines:
-            figure.add_trace(_trace(x, np.asarray(columns[line.column], dtype=float) * panel.factor, line, axis))
-        figure.update_layout({axis.replace("y", "yaxis"): {
-            "domain": [bottom + 0.02 * room, bottom + 0.74 * room], "anchor": "x", "fixedrange": True, "zeroline": False, "automargin": False,
-            "range": [0, panel.top or _top(columns, lines, panel.factor)], "nticks": 4, "showticklabels": bool(lines), "showgrid": bool(lines),
-        }})
+            figure.add_trace(_trace(x, np.asarray(columns[line.column], dtype=float) * panel.factor, line, axis, panel.unit))
+        figure.update_layout(
+            {
+                axis.replace("y", "yaxis"): {
+                    "domain": [bottom + 0.02 * room, bottom + 0.74 * room],
+                    "anchor": "x",
+                    "fixedrange": True,
+                    "zeroline": False,
+                    "automargin": False,
+                    "range": [0, panel.top or _top(columns, lines, panel.factor)],
+                    "nticks": 4,
+                    "showticklabels": bool(lines),
+                    "showgrid": bool(lines),
+                }
+            }
+        )
         _caption(figure, panel, lines, axis)
         if not lines:  # without a trace the axis would not be drawn, and its title would land on another
             figure.add_trace(go.Scatter(x=x[:1], y=[None], yaxis=axis, showlegend=False, hoverinfo="skip"))
-            figure.add_annotation(text=panel.empty, x=0.5, y=0.5, xref="x domain", yref=f"{axis} domain", showarrow=False, font={"size": 12})
+            figure.add_annotation(
+                text=panel.empty, x=0.5, y=0.5, xref="x domain", yref=f"{axis} domain", showarrow=False, font={"size": 12}
+            )
     _marks(figure, marks if timed(columns) else ())
     _finish(figure, columns, height=40 + height * len(chosen) + (18 if worded else 0))
-    figure.update_layout(margin={"l": 52, "r": 10, "t": 24 if worded else 4, "b": 30}, hoversubplots="axis", xaxis={"anchor": "free", "position": 0})
+    figure.update_layout(
+        margin={"l": 52, "r": 10, "t": 24 if worded else 4, "b": 30},
+        hoversubplots="axis",
+        xaxis={"anchor": "free", "position": 0},
+    )
     return figure
 
 
@@ -113,19 +134,39 @@ def shown(values: Any, line: Line) -> bool:
 
 def _caption(figure: go.Figure, panel: Panel, lines: Sequence[Line], axis: str) -> None:
     """Title and key of a panel, above its left end."""
-    key = "&nbsp;&nbsp; ".join(f"<span style='color:{line.colour}'>■</span> {line.name}" for line in lines) if len(lines) > 1 else ""
+    key = (
+        "&nbsp;&nbsp; ".join(f"<span style='color:{line.colour}'>■</span> {line.name}" for line in lines)
+        if len(lines) > 1
+        else ""
+    )
     figure.add_annotation(
-        text=f"<b>{panel.title}</b>{'&nbsp;&nbsp;&nbsp; ' if key else ''}{key}", x=0, y=1, xref="x domain", yref=f"{axis} domain",
-        xanchor="left", yanchor="bottom", showarrow=False, align="left", font={"size": 12.5},
+        text=f"<b>{panel.title}</b>{'&nbsp;&nbsp;&nbsp; ' if key else ''}{key}",
+        x=0,
+        y=1,
+        xref="x domain",
+        yref=f"{axis} domain",
+        xanchor="left",
+        yanchor="bottom",
+        showarrow=False,
+        align="left",
+        font={"size": 12.5},
     )
 
 
-def _trace(x: Any, y: Any, line: Line, axis: str) -> go.Scatter:
+def _trace(x: Any, y: Any, line: Line, axis: str = "y", unit: str = "") -> go.Scatter:
     lone = len(y) == 1
     return go.Scatter(
-        x=x, y=y.astype(np.float32), yaxis=axis, name=line.name, mode="markers" if lone else "lines", connectgaps=False, showlegend=False,
-        line={"color": line.colour, "width": 1.6}, marker={"color": line.colour, "size": 5}, fill="tozeroy" if line.area else None,
-        hovertemplate=f"{line.said or line.name} %{{y:,.3~g}}<extra></extra>",
+        x=x,
+        y=y.astype(np.float32),
+        yaxis=axis,
+        name=line.name,
+        mode="markers" if lone else "lines",
+        connectgaps=False,
+        showlegend=False,
+        line={"color": line.colour, "width": 1.6},
+        marker={"color": line.colour, "size": 5},
+        fill="tozeroy" if line.area else None,
+        hovertemplate=f"{line.said or line.name} %{{y:,.3~r}}{unit}<extra></extra>",
     )
 
 
@@ -139,17 +180,36 @@ def _marks(figure: go.Figure, marks: Sequence[tuple[float, str]]) -> None:
     """Dashed verticals across all panels; the words stand above the first."""
     for ts, word in marks:
         x = _iso(ts)
-        figure.add_shape(type="line", x0=x, x1=x, y0=0, y1=1, xref="x", yref="paper", line={"color": COLOURS["grey"], "width": 1, "dash": "dot"})
+        figure.add_shape(
+            type="line",
+            x0=x,
+            x1=x,
+            y0=0,
+            y1=1,
+            xref="x",
+            yref="paper",
+            line={"color": COLOURS["grey"], "width": 1, "dash": "dot"},
+        )
         if word:
-            figure.add_annotation(text=word, x=x, y=1, xref="x", yref="paper", yanchor="bottom", xanchor="left", showarrow=False, font={"size": 11})
+            figure.add_annotation(
+                text=word, x=x, y=1, xref="x", yref="paper", yanchor="bottom", xanchor="left", showarrow=False, font={"size": 11}
+            )
 
 
 def _finish(figure: go.Figure, columns: Mapping[str, Any], *, height: int) -> None:
     x = times(columns)
     figure.update_layout(
-        height=height, dragmode="select", selectdirection="h", hovermode="x unified", hoverdistance=40, spikedistance=-1,
-        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", hoverlabel={"namelength": -1},
-        newselection={"line": {"color": COLOURS["grey"], "width": 1}}, activeselection={"fillcolor": CALM},
+        height=height,
+        dragmode="select",
+        selectdirection="h",
+        hovermode="x unified",
+        hoverdistance=40,
+        spikedistance=-1,
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        hoverlabel={"namelength": -1},
+        newselection={"line": {"color": COLOURS["grey"], "width": 1}},
+        activeselection={"fillcolor": CALM},
     )
     figure.update_xaxes(showgrid=False, fixedrange=True, showline=False, ticks="", automargin=False)
     if len(x) > 1:
@@ -160,12 +220,14 @@ def _finish(figure: go.Figure, columns: Mapping[str, Any], *, height: int) -> No
         figure.update_xaxes(type="date", tickformatstops=stops, hoverformat="%Y-%m-%d %H:%M:%S UTC")
 
 
-def small(columns: Mapping[str, Any], lines: Sequence[Line], shaded: tuple[float, float] | None, *, height: int = 190) -> go.Figure:
+def small(
+    columns: Mapping[str, Any], lines: Sequence[Line], shaded: tuple[float, float] | None, *, height: int = 190
+) -> go.Figure:
     """One small panel; what lies outside of `shaded` (the window) is greyed."""
     figure = go.Figure()
     x = times(columns)
     for line in lines:
-        figure.add_trace(_trace(x, np.asarray(columns[line.column], dtype=float), line, "y"))
+        figure.add_trace(_trace(x, np.asarray(columns[line.column], dtype=float), line))
     if shaded and timed(columns):
         for low, high in ((float(columns["ts"][0]), shaded[0]), (shaded[1], float(columns["ts"][-1]))):
             if high > low:

@@ -3,7 +3,7 @@
 Streamlit runs this file for every interaction; the modules it imports stay loaded.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.resources import files
 from types import ModuleType
@@ -13,10 +13,13 @@ import streamlit as st
 
 from analyzers.model import TARGETS
 from app.ui import draw, session
+from app.ui.markup import div
 from app.ui.screens import PAGES
-from app.ui.session import Recording, View
-from app.ui.words import LABELS, esc, length, plural, span
+from app.ui.session import View
+from app.ui.words import LABELS, length, plural, span
 
+LAST: Final = {"5 min": 300, "15 min": 900, "1 h": 3600, "6 h": 21600, "24 h": 86400}
+FOLLOW_S: Final = 15  # seconds between looks for new scrapes
 ALL: Final = ""  # the engine picker's "all of them", the recording picker's "the newest"
 
 
@@ -25,11 +28,14 @@ def frame() -> None:
     st.set_page_config(page_title="weaklink", page_icon=str(files("app.ui").joinpath("mark.svg")), layout="wide")
     draw.style()
     view = session.view()
-    pages = {_path(module): st.Page(partial(module.page, view), title=module.TITLE, url_path=_path(module), default=module is PAGES[0]) for module in PAGES}
+    pages = {
+        _path(module): st.Page(partial(module.page, view), title=module.TITLE, url_path=_path(module), default=module is PAGES[0])
+        for module in PAGES
+    }
     st.session_state["pages"] = pages
     current = st.navigation(list(pages.values()), position="hidden")
     with st.container(key="top", horizontal=True, vertical_alignment="center", gap="xxsmall"):
-        draw.html('<div class="wl-brand">weaklink</div>', width="content")
+        draw.html(div("wl-brand", "weaklink"), width="content")
         for name, page in pages.items():
             with st.container(key="here" if page.url_path == current.url_path else f"go-{name}", width="content"):
                 st.page_link(page, label=page.title, query_params=view.pick.params() or None)
@@ -37,6 +43,18 @@ def frame() -> None:
             if view.recordings:
                 picks(view)
     current.run()
+    if any(one.bundle == session.LIVE and set(one.instances) & set(view.instances) for one in view.recordings):
+        _follow(view.mark)
+
+
+def _follow(mark: str) -> None:
+    """Draw the page again when scrapes came in since it was drawn."""
+
+    def look() -> None:
+        if session.mark() != mark:
+            st.rerun()
+
+    st.fragment(look, run_every=FOLLOW_S)()
 
 
 def _path(module: ModuleType) -> str:
@@ -47,7 +65,12 @@ def picks(view: View) -> None:
     """Target, engine and window; each changes the address too."""
     st.session_state["target"] = view.pick.target
     st.segmented_control(
-        "Target", list(TARGETS), key="target", format_func=lambda name: LABELS[name], label_visibility="collapsed", required=True,
+        "Target",
+        list(TARGETS),
+        key="target",
+        format_func=lambda name: LABELS[name],
+        label_visibility="collapsed",
+        required=True,
         on_change=lambda: session.choose(target=st.session_state["target"]),
     )
     _engine(view)
@@ -60,12 +83,15 @@ def _engine(view: View) -> None:
     if len(view.engines) < 2:
         name = f"{models} · " if models else ""
         with st.popover(f"{name}{plural(len(view.engines), 'engine')}", type="secondary"):
-            draw.html(f'<div class="wl-title">{esc(", ".join(view.engines)) or "no engine in this window"}</div>')
+            draw.html(div("wl-title", ", ".join(view.engines) or "no engine in this window"))
         return
     st.session_state["engine"] = view.pick.engine if view.pick.engine in view.engines else ALL
     with st.popover(_short(view, models), type="secondary"):
         st.selectbox(
-            "Engine", [ALL, *view.engines], key="engine", format_func=lambda name: name or f"all {len(view.engines)} engines",
+            "Engine",
+            [ALL, *view.engines],
+            key="engine",
+            format_func=lambda name: name or f"all {len(view.engines)} engines",
             on_change=lambda: session.choose(engine=st.session_state["engine"] or None),
         )
 
@@ -83,38 +109,51 @@ def _window(view: View) -> None:
     label = f"{span(start, end)} · {length(end - start)}" if start is not None and end is not None else "no clock"
     with st.popover(label, type="secondary"):
         if len(view.recordings) > 1:
-            names = [ALL, *(one.bundle for one in reversed(view.recordings))]
-            st.session_state["recording"] = view.pick.recording if view.pick.recording in names else ALL
-            st.selectbox(
-                "Recording", names, key="recording", format_func=lambda name: name or "the newest, with what overlaps it",
-                on_change=lambda: session.choose(recording=st.session_state["recording"] or None, start=None, end=None, engine=None),
-            )
-        whole = _whole(view)
+            _recording(view)
+        whole = view.whole()
         if timed and whole:
             _slider(view, whole)
+            _last(whole)
         if view.pick.start is not None or view.pick.end is not None:
             st.button("Whole recording", on_click=session.choose, kwargs={"start": None, "end": None}, key="reset")
-        draw.html('<div class="wl-title">Drag over a chart to set it exactly.</div>')
+        draw.html(div("wl-title", "Drag over a chart to set it exactly."))
 
 
-def _whole(view: View) -> tuple[float, float] | None:
-    """First and last instant of the recordings in view; None where they carry no clock."""
-    shown: list[Recording] = [one for one in view.recordings if one.start is not None and set(one.instances) & set(view.instances)]
-    if not shown:
-        return None
-    return min(one.start for one in shown if one.start is not None), max(one.end for one in shown if one.end is not None)
+def _recording(view: View) -> None:
+    """The picker of recordings, the newest first."""
+    names = {ALL: "the newest", session.EVERYTHING: "all together, as one fleet"}
+    names |= {one.bundle: one.bundle for one in reversed(view.recordings)}
+    st.session_state["recording"] = view.pick.recording if view.pick.recording in names else ALL
+    st.selectbox("Recording", list(names), key="recording", format_func=names.__getitem__, on_change=_recorded)
+
+
+def _recorded() -> None:
+    session.choose(recording=st.session_state["recording"] or None, start=None, end=None, engine=None)
 
 
 def _slider(view: View, whole: tuple[float, float]) -> None:
     low, high = datetime.fromtimestamp(int(whole[0]), UTC), datetime.fromtimestamp(int(whole[1]) + 1, UTC)
     chosen = (
-        max(low, datetime.fromtimestamp(view.pick.start, UTC)) if view.pick.start is not None else low,
-        min(high, datetime.fromtimestamp(view.pick.end, UTC)) if view.pick.end is not None else high,
+        low if view.pick.start is None else max(low, datetime.fromtimestamp(int(view.pick.start), UTC)),
+        high if view.pick.end is None else min(high, datetime.fromtimestamp(int(view.pick.end) + 1, UTC)),
     )
     if not low <= chosen[0] < chosen[1] <= high:
         return
     st.session_state["window"] = chosen
-    st.slider("Window (UTC)", min_value=low, max_value=high, key="window", format="HH:mm:ss", on_change=_slid)
+    step = timedelta(seconds=max(1, round((high - low).total_seconds() / 1000)))
+    st.slider("Window (UTC)", min_value=low, max_value=high, key="window", step=step, format="HH:mm:ss", on_change=_slid)
+
+
+def _last(whole: tuple[float, float]) -> None:
+    """Buttons for the last minutes and hours of a long recording."""
+    shorter = {name: seconds for name, seconds in LAST.items() if seconds < whole[1] - whole[0]}
+    if not shorter:
+        return
+    with st.container(horizontal=True, gap="xxsmall", key="last"):
+        for name, seconds in shorter.items():
+            window = {"start": whole[1] - seconds, "end": None}
+            st.button(f"last {name}", key=f"last-{name}", on_click=session.choose, kwargs=window)
+        st.button("all", key="last-all", on_click=session.choose, kwargs={"start": whole[0], "end": None})
 
 
 def _slid() -> None:

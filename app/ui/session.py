@@ -6,7 +6,7 @@ somebody else. `View` is what a page gets.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -14,12 +14,15 @@ from typing import Any, Final
 import numpy as np
 import streamlit as st
 
-from analyzers.model import TARGETS, Attribution, Target
+from analyzers.model import TARGETS, Attribution, Columns, Target
 from app.pipeline import attribution_for
 from app.store import Store, sql
 from app.ui import shared
 
 _PICK: Final = "pick"
+LIVE: Final = "live"  # the bundle of everything that is scraped while the server runs
+LAST_S: Final = 3600.0
+EVERYTHING: Final = "*"  # all recordings together, as one fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +137,22 @@ class View:
         """Rows of queries/screens/<name>.sql, cached until the store changes."""
         return _rows(self.mark, name, json.dumps(params), self.store)
 
-    def columns(self, name: str, **params: Any) -> dict[str, np.ndarray[Any, Any]]:
+    def columns(self, name: str, **params: Any) -> Columns:
         """Columns of queries/screens/<name>.sql, cached until the store changes."""
         return _columns(self.mark, name, json.dumps(params), self.store)
+
+    def whole(self) -> tuple[float, float] | None:
+        """First and last instant of the recordings that the window lies in; None where they carry no clock."""
+        spans = [
+            (one.start, one.end)
+            for one in self.recordings
+            if one.start is not None
+            and one.end is not None
+            and one.start <= self.high
+            and one.end >= self.low
+            and set(one.instances) & set(self.instances)
+        ]
+        return (min(start for start, _ in spans), max(end for _, end in spans)) if spans else None
 
     def window(self) -> dict[str, Any]:
         """The parameters that nearly every query takes."""
@@ -145,58 +161,66 @@ class View:
 
 def view() -> View:
     """The view of what is picked now."""
-    (held, turn), pick = shared.held(), picked()
-    mark = f"{turn}:{_watermark(held)}"
+    (held, _), pick, now = shared.held(), picked(), mark()
     recordings = tuple(
-        Recording(row["bundle"], row["start_ts"], row["end_ts"], tuple(row["instances"])) for row in _rows(mark, "frame_recording", "{}", held)
+        Recording(row["bundle"], row["start_ts"], row["end_ts"], tuple(row["instances"]))
+        for row in _rows(now, "frame_recording", "{}", held)
     )
     low, high, instances = scope(recordings, pick)
-    found = _rows(mark, "frame_engine", json.dumps({"low": low, "high": high, "instances": list(instances)}), held) if recordings else []
+    found = (
+        _rows(now, "frame_engine", json.dumps({"low": low, "high": high, "instances": list(instances)}), held)
+        if recordings
+        else []
+    )
     names = {f"{row['instance'] or ''}/{row['engine']}": f"{row['instance']}/{row['engine']}" for row in found}
     chosen = (pick.engine,) if pick.engine in names else tuple(names)
-    fleet = _judge(mark, low, high, tuple(names.values()), held) if names else None
-    judged = fleet if len(chosen) == len(names) else _judge(mark, low, high, (names[chosen[0]],), held)
-    return View(held, mark, pick, recordings, instances, low, high, tuple(names), chosen, fleet, judged)
+    fleet = _judge(now, low, high, tuple(names.values()), held) if names else None
+    judged = fleet if len(chosen) == len(names) else _judge(now, low, high, (names[chosen[0]],), held)
+    return View(held, now, pick, recordings, instances, low, high, tuple(names), chosen, fleet, judged)
 
 
 def scope(recordings: Sequence[Recording], pick: Pick) -> tuple[float, float, tuple[str, ...]]:
-    """Window and servers that the picks mean: the recording picked, or the newest and those that overlap it in time."""
+    """Window and servers that the picks mean: of the recording picked, of all where asked for, else of the newest.
+
+    Of what is recorded live and has no window picked it is the last hour.
+    """
     named = [one for one in recordings if one.bundle == pick.recording]
-    newest = named or list(recordings[-1:])
-    timed = newest and newest[0].start is not None
-    group = list(recordings) if pick.start is not None and not named else [one for one in recordings if one in newest or (timed and not named and _overlap(one, newest[0]))]
+    everything = pick.recording == EVERYTHING or (pick.start is not None and not named)
+    group = list(recordings) if everything else named or list(recordings[-1:])
     instances = tuple(sorted({name for one in group for name in one.instances}))
     low, high = -math.inf, math.inf
-    if len(group) < len(recordings) and timed:
-        low = min(one.start for one in group if one.start is not None)
-        high = max(one.end for one in group if one.end is not None)
+    spans = [(one.start, one.end) for one in group if one.start is not None and one.end is not None]
+    if spans and len(group) < len(recordings):
+        low, high = min(start for start, _ in spans), max(end for _, end in spans)
+    if spans and any(one.bundle == LIVE for one in group):
+        low, high = max(end for _, end in spans) - LAST_S, math.inf
     return (low if pick.start is None else pick.start), (high if pick.end is None else pick.end), instances
 
 
-def _overlap(one: Recording, other: Recording) -> bool:
-    if one.start is None or one.end is None or other.start is None or other.end is None:
-        return False
-    return one.start <= other.end and other.start <= one.end
+def mark() -> str:
+    """How much the store holds now: part of every cache's key."""
+    held, turn = shared.held()
+    return "-".join(str(number) for number in (turn, *held.rows(sql("screens", "frame_watermark"))[0]))
 
 
-def _watermark(held: Store) -> str:
-    return "-".join(str(number) for number in held.rows(sql("screens", "frame_watermark"))[0])
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _judge(mark: str, low: float, high: float, names: tuple[str, ...], _store: Store) -> Attribution:  # noqa: ARG001 mark is a part of the cache's key
+def _judge_now(mark: str, low: float, high: float, names: tuple[str, ...], _store: Store) -> Attribution:  # noqa: ARG001 key
     return attribution_for(_store, None if math.isinf(low) else low, None if math.isinf(high) else high, list(names))
 
 
-@st.cache_data(max_entries=256, show_spinner=False)
-def _rows(mark: str, name: str, params: str, _store: Store) -> list[dict[str, Any]]:  # noqa: ARG001 as above
-    columns = _store.columns(sql("screens", name), json.loads(params) or None)
-    return [{key: _none(values[at]) for key, values in columns.items()} for at in range(len(next(iter(columns.values()))))]
+def _rows_now(mark: str, name: str, params: str, _store: Store) -> list[dict[str, Any]]:
+    columns = _columns_now(mark, name, params, _store)
+    length = len(next(iter(columns.values())))
+    return [{key: _none(values[at]) for key, values in columns.items()} for at in range(length)]
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def _columns(mark: str, name: str, params: str, _store: Store) -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG001 as above
+def _columns_now(mark: str, name: str, params: str, _store: Store) -> Columns:  # noqa: ARG001 as above
     return _store.columns(sql("screens", name), json.loads(params) or None)
+
+
+# `mark` is a part of each key: it says how much the store held. An argument that starts with _ is no part of it.
+_judge: Callable[..., Attribution] = st.cache_resource(max_entries=64, show_spinner=False)(_judge_now)
+_rows: Callable[..., list[dict[str, Any]]] = st.cache_data(max_entries=256, show_spinner=False)(_rows_now)
+_columns: Callable[..., Columns] = st.cache_data(max_entries=64, show_spinner=False)(_columns_now)
 
 
 def _none(value: Any) -> Any:

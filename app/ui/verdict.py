@@ -5,8 +5,9 @@ from types import ModuleType
 from typing import Final
 
 from analyzers.links import CHAIN
-from analyzers.model import Attribution, EngineResult, Level, Part, Target
-from app.ui.words import flagged, in_unit, LABELS, TITLES, bounds, count, esc, first_sentence, listed, plural, titled, unit, value
+from analyzers.model import Attribution, EngineResult, Level, Part, Refusal, Target
+from app.ui.markup import Html, bold, div, esc, join, link, tag
+from app.ui.words import LABELS, TITLES, count, first_sentence, flagged, in_unit, listed, plural, spread, titled, unit, value
 
 MODULES: Final[Mapping[str, ModuleType]] = {module.LINK.name: module for module in CHAIN}
 JUDGED_FROM: Final[Mapping[Level, str]] = {
@@ -18,27 +19,35 @@ JUDGED_FROM: Final[Mapping[Level, str]] = {
 }
 JOIN: Final = "Their seconds are not joined into one chain yet. A request passes the prefill server, the transfer and the decode server in turn."
 MOSTLY: Final = 0.5  # unexplained share of the measured value from which the headline says so
+WORTH: Final = 0.01  # share of a target from which a saving is worth a word
 
 
-def answer(attribution: Attribution, name: str) -> str:
-    """Headline and paragraph, as HTML."""
+def answer(attribution: Attribution, name: str) -> Html:
+    """Headline and paragraph."""
     target = attribution.targets[name]
     if target is None:
-        found = f"<h1>{_nothing(attribution, name)}</h1>"
+        head: object = _nothing(attribution, name)
         lines = [JOIN if is_pair(attribution) else "", basis(attribution)]
     else:
-        found = f"<h1>{headline(target)}</h1>"
-        more = ' <a href="#try">What to try</a>' if target.limiting else ""
-        lines = [f"{paragraph(attribution.targets, target)}{more}", basis(attribution)]
-    marks = f'data-verdict="{esc(target.verdict if target else "none")}" data-limiting="{esc(target.limiting or "") if target else ""}"'
-    return f'<div class="wl-answer" {marks}>{found}{"".join(f"<p>{line}</p>" for line in lines if line)}</div>'
+        head = headline(target)
+        more = link("#try", "What to try") if target.limiting else None
+        lines = [join([paragraph(attribution.targets, target), more], " "), basis(attribution)]
+    return div(
+        "wl-answer", tag("h1", head), *(tag("p", line) for line in lines if line),
+        data_verdict=target.verdict if target else "none", data_limiting=(target.limiting or "") if target else "",
+    )  # fmt: skip
 
 
-def server(result: EngineResult, name: str) -> str:
-    """Headline and paragraph of one server of a chain of several, as HTML."""
+def server(result: EngineResult, name: str) -> Html:
+    """Headline and paragraph of one server of a chain of several."""
     target = result.targets[name]
-    where = f"{esc(result.role.capitalize())} server {esc(result.instance)}, {plural(result.requests, 'request')} finished"
-    return f'<div class="wl-answer second"><h2>{headline(target)}</h2><p>{where}. {paragraph(result.targets, target)}</p></div>'
+    where = f"{result.role.capitalize()} server {result.instance}, {plural(result.requests, 'request')} finished."
+    return div("wl-answer second", tag("h2", headline(target)), tag("p", where, " ", paragraph(result.targets, target)))
+
+
+def is_pair(attribution: Attribution) -> bool:
+    """True where prefill and decode are servers of their own."""
+    return {"prefill", "decode"} <= {one.role for one in attribution.engines}
 
 
 def _nothing(attribution: Attribution, name: str) -> str:
@@ -47,105 +56,108 @@ def _nothing(attribution: Attribution, name: str) -> str:
     return f"Nothing was observed that {LABELS[name]} could be judged from."
 
 
-def is_pair(attribution: Attribution) -> bool:
-    """True where prefill and decode are servers of their own."""
-    return {"prefill", "decode"} <= {one.role for one in attribution.engines}
-
-
-def headline(target: Target) -> str:
+def headline(target: Target) -> Html:
     """The sentence a person would say, with its number."""
     name, label = target.name, LABELS[target.name]
     mean = f"mean {value(name, target.measured_s)}{_per(name)}"
     if target.verdict == "limited" and target.limiting:
-        part, title = target.part(target.limiting), esc(TITLES[target.limiting])
-        if part.seconds is None or target.measured_s is None:
-            return f"<em>{title}</em> limits {label}; no request seconds say by how much."
-        return f"<em>{title}</em> limits {label}: {value(name, part.seconds)} of the {mean}."
+        part, title = target.part(target.limiting), tag("em", TITLES[target.limiting])
+        measured = part.seconds is not None and target.measured_s is not None
+        how = f": {value(name, part.seconds)} of the {mean}." if measured else "; no request seconds say by how much."
+        return join([title, f" limits {label}{how}"])
     if target.verdict == "healthy":
         if target.measured_s is None:
-            return f"Nothing limits {label}, as far as the state shows."
-        unexplained = (target.unexplained_s or 0.0) > MOSTLY * target.measured_s
-        return f"Nothing limits {label} beyond load: {mean}{', most of it unexplained' if unexplained else ''}."
+            return esc(f"Nothing limits {label}, as far as the state shows.")
+        more = ", most of it unexplained" if _mostly_unexplained(target) else ""
+        return esc(f"Nothing limits {label} beyond load: {mean}{more}.")
     if target.measured_s is None:
-        return f"Cannot tell what limits {label}: no request seconds."
-    most = _largest_bound(target)
-    what = f": {esc(TITLES[most.link])} may hold up to {value(name, most.bound_s)} of it" if most else ""
-    return f"Cannot tell what limits {label} ({mean}){what}."
+        return esc(f"Cannot tell what limits {label}: no request seconds.")
+    most = max((part for part in target.parts if part.bound_s), key=lambda part: part.bound_s or 0.0, default=None)
+    what = f": {TITLES[most.link]} may hold up to {value(name, most.bound_s)} of it" if most else ""
+    return esc(f"Cannot tell what limits {label} ({mean}){what}.")
 
 
 def _per(name: str) -> str:
     return " a token" if name == "tpot" else ""
 
 
-def _largest_bound(target: Target) -> Part | None:
-    bounded = [part for part in target.parts if part.bound_s]
-    return max(bounded, key=lambda part: part.bound_s or 0.0, default=None)
+def _mostly_unexplained(target: Target) -> bool:
+    return (target.unexplained_s or 0.0) > MOSTLY * (target.measured_s or 0.0)
 
 
-def paragraph(targets: Mapping[str, Target | None], target: Target) -> str:
+def paragraph(targets: Mapping[str, Target | None], target: Target) -> Html:
     """What the headline rests on, in a few sentences."""
     if target.verdict == "limited" and target.limiting:
-        return " ".join(_limited(targets, target))
-    return " ".join(_healthy(target) if target.verdict == "healthy" else _undetermined(target))
+        said = _limited(targets, target, target.part(target.limiting))
+    elif target.verdict == "healthy":
+        said = _healthy(target)
+    else:
+        said = _undetermined(target)
+    return join(said, " ")
 
 
-def _limited(targets: Mapping[str, Target | None], target: Target) -> list[str]:
-    assert target.limiting is not None
-    part = target.part(target.limiting)
-    said = [f"{esc(first_sentence(MODULES[target.limiting].__doc__))}."]
+def _limited(targets: Mapping[str, Target | None], target: Target, part: Part) -> list[Html]:
+    said = [_sentence(first_sentence(MODULES[part.link].__doc__))]
     if part.seconds is None:
-        said += [f"{_sentence(line)}" for line in part.evidence[:1]]
-        return said + _settle(target, 1)
+        return [*said, *(_sentence(line) for line in part.evidence[:1]), *_settle(target, 1)]
     if part.range_s:
-        said.append(f"Range {bounds(target.name, *part.range_s)}.")
-    saved = []
-    for name in dict.fromkeys((target.name, "ttft", "e2e")):
-        other = targets[name]
-        saving = other.part(target.limiting).saves_s if other else None
-        if saving and other and other.measured_s and saving > 0.01 * other.measured_s:
-            saved.append(f"<b>{value(name, saving)} of {LABELS[name]}</b>{_per(name)}")
+        said.append(esc(f"Range {spread(target.name, *part.range_s)}."))
+    saved = _saved(targets, target.name, part.link)
     if saved:
-        said.append(f"Fixing it first would save {listed(saved)}.")
+        said.append(join(["Fixing it first would save ", listed(saved), "."]))
     if target.runner_up:
         runner = target.part(target.runner_up)
-        said.append(f"Close behind: <b>{esc(TITLES[target.runner_up])}</b>, {value(target.name, runner.seconds)}.")
-    said += [_sentence(line) for line in target.conditions if line.startswith("limited on")]
-    return said
+        said.append(join(["Close behind: ", bold(TITLES[runner.link]), f", {value(target.name, runner.seconds)}."]))
+    return said + [_sentence(line) for line in target.conditions if line.startswith("limited on")]
 
 
-def _healthy(target: Target) -> list[str]:
-    said, name = [], target.name
+def _saved(targets: Mapping[str, Target | None], first: str, name: str) -> list[Html]:
+    """What fixing a link would save of the chosen target, of TTFT and of E2E, where it is worth a word."""
+    found = []
+    for one in dict.fromkeys((first, "ttft", "e2e")):
+        target = targets[one]
+        saving = target.part(name).saves_s if target else None
+        if target and saving and target.measured_s and saving > WORTH * target.measured_s:
+            found.append(join([bold(f"{value(one, saving)} of {LABELS[one]}"), _per(one)]))
+    return found
+
+
+def _healthy(target: Target) -> list[Html]:
     if target.measured_s is None:
         return [_sentence(line) for line in target.conditions[:2]]
+    said = []
     if target.load:
         part = target.part(target.load)
-        said.append(f"Largest load: <b>{esc(TITLES[target.load])}</b>, {value(name, part.seconds)}. {esc(first_sentence(MODULES[target.load].__doc__))}; present in every server under use.")
-    if (target.unexplained_s or 0.0) > MOSTLY * target.measured_s:
-        said += _settle(target, 1)
-    return said
+        said.append(join(["Largest load: ", bold(TITLES[part.link]), f", {value(target.name, part.seconds)}."]))
+        said.append(esc(f"{first_sentence(MODULES[part.link].__doc__)}; present in every server under use."))
+    return said + (_settle(target, 1) if _mostly_unexplained(target) else [])
 
 
-def _undetermined(target: Target) -> list[str]:
-    said, name = [], target.name
+def _undetermined(target: Target) -> list[Html]:
+    said = []
     if target.runner_up:
         part = target.part(target.runner_up)
-        said.append(f"Largest fault seen: <b>{esc(TITLES[target.runner_up])}</b>, {value(name, part.seconds)}.")
+        said.append(join(["Largest fault seen: ", bold(TITLES[part.link]), f", {value(target.name, part.seconds)}."]))
     if target.measured_s is None:
         said += [_sentence(line) for line in target.conditions[:1]]
     return said + _settle(target, 2)
 
 
-def _settle(target: Target, most: int) -> list[str]:
+def _settle(target: Target, most: int) -> list[Html]:
     """The first refusals, each with what would settle it."""
-    return [f"Cannot be told: {esc(titled(one.what))}. To settle it: <b>{flagged(one.measure)}</b>." for one in target.cannot_determine[:most]]
+    return [_refused(one) for one in target.cannot_determine[:most]]
 
 
-def _sentence(text: str) -> str:
-    shown = esc(titled(text)).strip()
-    return f"{shown[:1].upper()}{shown[1:]}{'' if shown.endswith('.') else '.'}"
+def _refused(one: Refusal) -> Html:
+    return join([f"Cannot be told: {titled(one.what)}. To settle it: ", bold(flagged(one.measure)), "."])
 
 
-def basis(attribution: Attribution) -> str:
+def _sentence(text: str) -> Html:
+    shown = titled(text).strip()
+    return esc(f"{shown[:1].upper()}{shown[1:]}{'' if shown.endswith('.') else '.'}")
+
+
+def basis(attribution: Attribution) -> Html:
     """Requests, what was judged from, versions, restarts."""
     if is_pair(attribution):
         finished = listed(f"{count(one.requests)} on the {one.role} server" for one in attribution.engines)
@@ -156,23 +168,23 @@ def basis(attribution: Attribution) -> str:
         aborted = "none aborted" if attribution.aborted == 0 else f"aborted {count(attribution.aborted)}"
         said = [f"{plural(attribution.finished, 'request')} finished, {aborted}"]
     said.append(f"judged from {JUDGED_FROM[attribution.level]}")
-    said.append(f"vLLM {esc(', '.join(attribution.versions))}" if attribution.versions else "vLLM version unknown")
+    said.append(f"vLLM {', '.join(attribution.versions)}" if attribution.versions else "vLLM version unknown")
     if attribution.restarts:
         said.append(f"{plural(attribution.restarts, 'restart')} inside the window")
-    return "; ".join(said) + "."
+    return esc("; ".join(said) + ".")
 
 
-def first_measure(target: Target) -> list[str]:
-    """What to measure before anything is changed, as HTML."""
+def first_measure(target: Target) -> list[Html]:
+    """What to measure before anything is changed."""
     return list(dict.fromkeys(flagged(one.measure) for one in target.cannot_determine))
 
 
-def notes(attribution: Attribution, target: Target | None) -> list[str]:
-    """Conditions and refusals of a target, as HTML list items: a claim carries its conditions."""
-    found = [f"Cannot be told: {esc(titled(one.what))}. <b>To settle it:</b> {flagged(one.measure)}." for one in (target.cannot_determine if target else ())]
-    found += [_sentence(line) for line in (target.conditions if target else ())]
-    if target and target.limiting:
-        found += [f"{esc(TITLES[target.limiting])}: {esc(titled(line))}." for line in target.part(target.limiting).conditions]
+def notes(attribution: Attribution, target: Target) -> list[Html]:
+    """Conditions and refusals of a target: a claim carries its conditions."""
+    found = _settle(target, len(target.cannot_determine))
+    found += [_sentence(line) for line in target.conditions]
+    if target.limiting:
+        found += [_sentence(f"{TITLES[target.limiting]}: {line}") for line in target.part(target.limiting).conditions]
     found += [_sentence(line) for line in attribution.notes]
     return list(dict.fromkeys(found))
 
@@ -183,15 +195,17 @@ def engine_rows(attribution: Attribution, name: str) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for one in attribution.engines:
         target = one.targets[name]
-        limiting = TITLES[target.limiting] if target.limiting else {"healthy": "nothing", "undetermined": "cannot tell"}.get(target.verdict, "")
-        part = target.part(target.limiting).seconds if target.limiting else None
         row: dict[str, object] = {"engine": f"{one.instance}/{one.engine}" if one.instance else one.engine}
         row |= {"role": one.role} if mixed else {}
-        row |= {"requests": one.requests, f"mean {LABELS[name]}, {unit(name)}": _shown(name, target.measured_s), "limiting": limiting}
-        row[f"of it, {unit(name)}"] = _shown(name, part)
+        row |= {"requests": one.requests, f"mean {LABELS[name]}, {unit(name)}": _shown(name, target.measured_s)}
+        row["limiting"] = TITLES[target.limiting] if target.limiting else _OTHERWISE.get(target.verdict, "")
+        row[f"of it, {unit(name)}"] = _shown(name, target.part(target.limiting).seconds if target.limiting else None)
         row |= {"judged from": JUDGED_FROM[one.level]} if len(levels) > 1 else {}
         rows.append(row)
     return rows
+
+
+_OTHERWISE: Final = {"healthy": "nothing", "undetermined": "cannot tell"}
 
 
 def _shown(name: str, seconds: float | None) -> float | None:

@@ -1,6 +1,5 @@
 """Numbers and times as the pages write them: three significant digits, s for TTFT and E2E, ms for TPOT and ITL, UTC."""
 
-import html
 import math
 import re
 from collections.abc import Iterable
@@ -8,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from analyzers.links import CHAIN
+from app.ui.markup import Html, join, tag
 
 MINUS: Final = "\N{MINUS SIGN}"
 THIN: Final = "\N{NO-BREAK SPACE}"
@@ -81,6 +81,11 @@ def bounds(target: str, low: float | None, high: float | None) -> str:
     return f"{plain(in_unit(target, low))}{THIN}{DASH}{THIN}{plain(in_unit(target, high))}{THIN}{unit(target)}"
 
 
+def spread(target: str, low: float, high: float) -> str:
+    """A range of a measured value: "1.21 - 1.45 s"."""
+    return f"{number(in_unit(target, low))} {DASH} {number(in_unit(target, high))}{THIN}{unit(target)}"
+
+
 def plain(shown: float) -> str:
     """An edge of a bucket: as short as it is, at most three significant digits."""
     text = number(shown)
@@ -146,14 +151,10 @@ def size(n: float) -> str:
     raise AssertionError
 
 
-def esc(text: object) -> str:
-    """Text for HTML: user data never becomes markup."""
-    return html.escape(str(text))
-
-
-def flagged(text: str) -> str:
-    """Escaped text with command line flags set as code."""
-    return re.sub(r"(?<![\w-])--[a-z][a-z0-9-]+(?: N\b)?", lambda found: f"<code>{found[0]}</code>", esc(text))
+def flagged(text: str) -> Html:
+    """Text with command line flags set as code."""
+    pieces = re.split(r"((?<![\w-])--[a-z][a-z0-9-]+(?: N\b)?)", text)
+    return join(tag("code", piece) if at % 2 else piece for at, piece in enumerate(pieces))
 
 
 def titled(text: str) -> str:
@@ -182,7 +183,7 @@ def remedies(doc: str | None) -> list[tuple[str, str]]:
     return [(what.strip().removesuffix("."), cost.strip()) for what, cost in pairs]
 
 
-def listed(items: Iterable[str]) -> str:
+def listed(items: Iterable[str]) -> Html:
     """Items of a sentence: "a, b and c"."""
     found = list(items)
-    return f"{', '.join(found[:-1])} and {found[-1]}" if len(found) > 1 else "".join(found)
+    return join([join(found[:-1], ", "), found[-1]], " and ") if len(found) > 1 else join(found)

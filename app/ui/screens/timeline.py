@@ -1,7 +1,7 @@
-"""Timeline: when did it begin, and what changed at that moment?"""
+"""Timeline: when it began, and what changed at that moment."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,8 +10,9 @@ import streamlit as st
 
 from app.ui import draw, session
 from app.ui.draw import COLOURS, Line, Panel
+from app.ui.markup import Html, bold, div, join, link, row, table, tag
 from app.ui.session import View
-from app.ui.words import DASH, clock, date, esc, length, plural, span
+from app.ui.words import DASH, clock, date, length, plural, span
 
 TITLE: Final = "Timeline"
 NO_SECONDS: Final = "no request seconds: stats lines hold none, and none were scraped in this window"
@@ -24,26 +25,36 @@ PANELS: Final = (
         ),
     ),
     Panel("Running, requests", (Line("running", "running", COLOURS["decode"]),)),
-    Panel("KV blocks used, %", (Line("kv_usage_ratio", "KV used, %", COLOURS["grey"]),), factor=100, top=104),
+    Panel("KV blocks used, %", (Line("kv_usage_ratio", "KV used", COLOURS["grey"]),), unit=" %", factor=100, top=104),
     Panel(
-        "Prefix cache hits, % of prompt tokens", (Line("hit_ratio", "prefix hits, %", COLOURS["hit"]),), factor=100, top=104,
+        "Prefix cache hits, % of prompt tokens",
+        (Line("hit_ratio", "prefix hits", COLOURS["hit"]),),
+        unit=" %",
+        factor=100,
+        top=104,
         empty="no prefix cache counters (caching may be off), or no prompts",
     ),
     Panel(
         "Prompt tokens per second",
         (
-            Line("computed_per_s", "computed", COLOURS["prefill"], said="prompt tokens/s computed"),
-            Line("cached_per_s", "from a cache", COLOURS["hit"], rare=True, said="prompt tokens/s from a cache"),
+            Line("computed_per_s", "computed", COLOURS["prefill"], said="prompt computed"),
+            Line("cached_per_s", "from a cache", COLOURS["hit"], rare=True, said="prompt from a cache"),
         ),
+        unit=" tok/s",
         empty="no token counters",
     ),
-    Panel("Generated tokens per second", (Line("generation_per_s", "generated tokens/s", COLOURS["decode"]),), empty="no token counters"),
-    Panel("TTFT, mean s", (Line("ttft_s", "TTFT, s", COLOURS["grey"]),), empty=NO_SECONDS),
-    Panel("ITL, mean ms", (Line("itl_s", "ITL, ms", COLOURS["grey"]),), factor=1000, empty=NO_SECONDS),
+    Panel(
+        "Generated tokens per second",
+        (Line("generation_per_s", "generated", COLOURS["decode"]),),
+        unit=" tok/s",
+        empty="no token counters",
+    ),
+    Panel("TTFT, mean s", (Line("ttft_s", "TTFT", COLOURS["grey"]),), unit=" s", empty=NO_SECONDS),
+    Panel("ITL, mean ms", (Line("itl_s", "ITL", COLOURS["grey"]),), unit=" ms", factor=1000, empty=NO_SECONDS),
 )
 FLEET_KV: Final = (
-    Line("kv_usage_ratio", "fullest engine", COLOURS["grey"], said="KV used, fullest engine, %"),
-    Line("kv_usage_least_ratio", "emptiest engine", COLOURS["light"], said="KV used, emptiest engine, %"),
+    Line("kv_usage_ratio", "fullest engine", COLOURS["grey"], said="KV used, fullest engine"),
+    Line("kv_usage_least_ratio", "emptiest engine", COLOURS["light"], said="KV used, emptiest engine"),
 )
 KINDS: Final = {
     "restart": "restart",
@@ -58,15 +69,15 @@ KINDS: Final = {
     "aborted": "aborted requests",
 }
 MOST_MARKS: Final = 40
+RESTART_S: Final = 60.0  # a first scrape this long after a log's "ready" shows the same restart
 
 
 def page(view: View) -> None:
     """Draw the page."""
     if view.judged is None:
-        draw.html(
-            f'<div class="wl-blank" data-empty="1"><b>{"No engine was observed in this window." if view.recordings else "Nothing has been loaded yet."}</b><br>'
-            'Upload a bundle on the <a href="upload" target="_self">Data</a> page, or from a shell: <code>weaklink load PATH</code>.</div>',
-        )
+        head = "No engine was observed in this window." if view.recordings else "Nothing has been loaded yet."
+        said = [link("upload", "Upload a bundle"), ", or from a shell: ", tag("code", "weaklink load PATH"), "."]
+        draw.html(div("wl-answer", tag("h1", head), tag("p", *said), data_verdict="empty"))
         return
     columns = view.columns("timeline", points=draw.POINTS, **view.window())
     source = "scrapes of /metrics"
@@ -76,12 +87,14 @@ def page(view: View) -> None:
             columns, source = log, "stats lines of the log"
     _head(view, columns, source)
     if not len(columns["ts"]):
-        draw.html('<div class="wl-blank"><b>No time series in this window.</b><br>One scrape shows a state, not its course: two or more are needed, or the log with its stats lines.</div>')
+        why = "One scrape shows a state, not its course: two or more are needed, or the log with its stats lines."
+        draw.html(div("wl-blank", bold("No time series in this window."), tag("br"), why))
         return
     happened = view.rows("timeline_mark", low=view.low, high=view.high, instances=list(view.instances))
     with st.container(key="card-timeline"):
         figure = draw.panels(columns, _panels(view), marks(happened, columns))
-        draw.brushed(figure, f"timeline-{view.pick.start}-{view.pick.end}-{view.pick.engine}", "queue, KV use, hits, token rates and latencies over time")
+        key = f"timeline-{view.pick.start}-{view.pick.end}-{view.pick.engine}"
+        draw.brushed(figure, key, "queue, KV use, hits, token rates and latencies over time")
     if happened:
         with st.container(key="card-marks"):
             draw.html(events(happened))
@@ -94,7 +107,7 @@ def _panels(view: View) -> list[Panel]:
     return [replace(panel, lines=FLEET_KV) if panel.title.startswith("KV") else panel for panel in PANELS]
 
 
-def _head(view: View, columns: dict[str, Any], source: str) -> None:
+def _head(view: View, columns: Mapping[str, Any], source: str) -> None:
     """What is shown, and the way back to the whole recording."""
     ts = columns["ts"]
     if not len(ts):
@@ -104,44 +117,40 @@ def _head(view: View, columns: dict[str, Any], source: str) -> None:
     else:
         shown = f"{plural(len(ts), 'reading')} without a clock, in their order"
     engines = plural(len(view.chosen), "engine") + (" together" if len(view.chosen) > 1 else "")
+    rest = f" · {engines} · from {source}. Drag over a chart to set the window of all pages."
     with st.container(key="timeline-head", horizontal=True, vertical_alignment="center"):
-        draw.html(f'<div class="wl-answer"><p><b>{esc(shown)}</b> · {engines} · from {source}. Drag over a chart to set the window of all pages.</p></div>')
+        draw.html(div("wl-answer", tag("p", bold(shown), rest)))
         if view.pick.start is not None or view.pick.end is not None:
-            st.button("Whole recording", key="timeline-reset", on_click=session.choose, kwargs={"start": None, "end": None})
+            whole = {"start": None, "end": None}
+            st.button("Whole recording", key="timeline-reset", on_click=session.choose, kwargs=whole)
 
 
-def marks(happened: Sequence[dict[str, Any]], columns: dict[str, Any]) -> list[tuple[float, str]]:
+def marks(happened: Sequence[Mapping[str, Any]], columns: Mapping[str, Any]) -> list[tuple[float, str]]:
     """Marks inside the drawn span, the words of near ones joined; a restart that the log tells too is drawn once."""
     ts = np.asarray(columns["ts"], dtype=float)
-    inside = [row for row in happened if len(ts) and ts[0] <= row["ts"] <= ts[-1]]
-    ready = [row["ts"] for row in inside if row["kind"] == "listening"]
-    inside = [row for row in inside if not (row["kind"] == "restart" and any(0 <= row["ts"] - at < 60 for at in ready))]
+    inside = [one for one in happened if len(ts) and ts[0] <= one["ts"] <= ts[-1]]
+    ready = [one["ts"] for one in inside if one["kind"] == "listening"]
+    told = [one for one in inside if one["kind"] == "restart" and any(0 <= one["ts"] - at < RESTART_S for at in ready)]
     near = 0.07 * float(ts[-1] - ts[0]) if len(ts) else 0.0
     found: list[tuple[float, str]] = []
     worded = -np.inf
-    for row in inside[:MOST_MARKS]:
-        word = KINDS.get(row["kind"], row["kind"]) if row["ts"] - worded >= near else ""
-        worded = row["ts"] if word else worded
-        found.append((row["ts"], word))
+    for one in [one for one in inside if one not in told][:MOST_MARKS]:
+        word = KINDS.get(one["kind"], one["kind"]) if one["ts"] - worded >= near else ""
+        worded = one["ts"] if word else worded
+        found.append((one["ts"], word))
     return found
 
 
-def events(happened: Sequence[dict[str, Any]]) -> str:
+def events(happened: Sequence[Mapping[str, Any]]) -> Html:
     """What happened, as a table with the place in the log."""
-    rows = "".join(_event(row) for row in happened[:MOST_MARKS])
     more = f" (the first {MOST_MARKS} of {len(happened)})" if len(happened) > MOST_MARKS else ""
-    return (
-        f'<div class="wl-title">What happened{more}</div><table class="wl-table"><thead><tr><th>UTC</th><th>event</th><th>what it says</th><th>where</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table>"
-    )
+    heads = (("UTC", ""), ("event", ""), ("what it says", ""), ("where", ""))
+    return join([div("wl-title", f"What happened{more}"), table(heads, [_event(one) for one in happened[:MOST_MARKS]])])
 
 
-def _event(row: dict[str, Any]) -> str:
-    where = f"{row['file']}:{row['line']:.0f}" if row["file"] else "seen by scrapes"
-    return (
-        f'<tr><td class="num" style="text-align:left">{clock(row["ts"], day=True)}</td><td>{esc(KINDS.get(row["kind"], row["kind"]))}</td>'
-        f'<td>{esc(_fields(row["fields"]))}</td><td>{esc(where)}</td></tr>'
-    )
+def _event(one: Mapping[str, Any]) -> Html:
+    where = f"{one['file']}:{one['line']:.0f}" if one["file"] else "seen by scrapes"
+    return row((clock(one["ts"], day=True), KINDS.get(one["kind"], one["kind"]), _fields(one["fields"]), where))
 
 
 def _fields(text: str | None) -> str:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Final
@@ -11,25 +12,30 @@ import streamlit as st
 
 from app.ingest import BundleError, FileResult, load
 from app.ui import draw, session
+from app.ui.markup import Html, div, join, link, row, table, tag
 from app.ui.session import Recording, View
-from app.ui.words import count, date, esc, length, plural, span
+from app.ui.words import DASH, count, date, length, plural, span
 
 TITLE: Final = "Data"
 ARCHIVES: Final = (".zip", ".tar", ".tar.gz", ".tgz")
 MAX_UPLOAD_MB: Final = 2000
+WHAT: Final = (
+    "Server logs, recordings of /metrics, KV events, spans, request lines of a load generator, the command line: whatever there is, "
+    "in one .zip or .tar.gz or as single files. Files given together explain each other. Prompts and outputs are dropped while "
+    "reading; nothing leaves this machine."
+)
+CURL: Final = "curl -H 'X-Weaklink: upload' --data-binary @bundle.zip 'http://HOST:PORT/api/bundles?name=bundle.zip'"
 _CHUNK: Final = 1 << 20
 _DONE: Final = "uploaded"
 
 
 def page(view: View) -> None:
     """Draw the page."""
-    draw.html(
-        '<div class="wl-answer"><h1>Give it what vLLM already wrote.</h1><p>Server logs, recordings of /metrics, KV events, spans, request lines of a '
-        "load generator, the command line: whatever there is, in one .zip or .tar.gz or as single files. Files given together explain each other. "
-        "Prompts and outputs are dropped while reading; nothing leaves this machine.</p></div>",
-    )
+    draw.html(div("wl-answer", tag("h1", "Give it what vLLM already wrote."), tag("p", WHAT)))
     with st.form("upload", clear_on_submit=True, border=False):
-        given = st.file_uploader("Bundles or files", accept_multiple_files=True, max_upload_size=MAX_UPLOAD_MB, label_visibility="collapsed")
+        given = st.file_uploader(
+            "Bundles or files", accept_multiple_files=True, max_upload_size=MAX_UPLOAD_MB, label_visibility="collapsed"
+        )
         pressed = st.form_submit_button("Load", type="primary")
     if pressed and given:
         with st.status("Reading …", expanded=True) as status:
@@ -37,15 +43,13 @@ def page(view: View) -> None:
             status.update(label="Read.", state="complete", expanded=False)
         st.rerun()
     elif pressed:
-        draw.html('<div class="wl-title">Choose a file first.</div>')
+        draw.html(div("wl-title", "Choose a file first."))
     done = st.session_state.get(_DONE)
     if done:
         _report(view, *done)
     _loaded(view)
-    draw.html(
-        f'<div class="wl-title">Larger than {MAX_UPLOAD_MB:,} MB, or from a script: <code>weaklink load PATH</code> while the dashboard is not running, or '
-        "<code>curl -H 'X-Weaklink: upload' --data-binary @bundle.zip 'http://HOST:PORT/api/bundles?name=bundle.zip'</code></div>",
-    )
+    by_hand = [tag("code", "weaklink load PATH"), " while the dashboard is not running, or ", tag("code", CURL)]
+    draw.html(div("wl-title", f"Larger than {MAX_UPLOAD_MB:,} MB, or from a script: ", *by_hand))
 
 
 def take(view: View, given: Sequence[Any], status: Any) -> tuple[list[FileResult], list[str]]:
@@ -92,59 +96,55 @@ def _report(view: View, results: Sequence[FileResult], problems: Sequence[str]) 
         st.error(problem, icon=":material/error:")
     if not results:
         return
-    read = [one for one in results if one.added]
-    known = [one for one in results if one.format and not one.added and "already loaded" in one.message]
-    bundles = {one.bundle for one in results}
-    found = [one for one in view.recordings if one.bundle in bundles]
+    read = sum(one.added for one in results)
+    known = sum(not one.added and one.message.startswith("already loaded") for one in results)
+    found = [one.bundle for one in view.recordings if one.bundle in {result.bundle for result in results}]
     with st.container(key="card-results"):
-        said = f"{plural(len(read), 'file')} read of {len(results)}" + (f", {len(known)} already there" if known else "")
+        said = f"{plural(read, 'file')} read of {len(results)}" + (f", {known} already there" if known else "")
         with st.container(horizontal=True, vertical_alignment="center", key="results-head"):
-            draw.html(f'<div class="wl-title"><b style="color:var(--ink)">{said}</b></div>')
+            draw.html(tag("b", said))
             if read or known:
-                newest = found[-1].bundle if found and len(view.recordings) > 1 else None
-                params = session.Pick(recording=newest).params()
+                newest = found[-1] if found and len(view.recordings) > 1 else None
+                params = replace(view.pick, recording=newest, engine=None, start=None, end=None).params()
                 st.page_link(st.session_state["pages"]["overview"], label="See what limits it →", query_params=params or None)
-        draw.html(table(results))
+        draw.html(files(results))
 
 
-def table(results: Sequence[FileResult]) -> str:
+def files(results: Sequence[FileResult]) -> Html:
     """One row a file: format, lines, what was rejected and why, what is asked."""
-    rows = []
-    for one in results:
-        sign = "✓" if one.added else "○" if one.format else "–"
-        rejected = count(one.rejected) if one.rejected else ""
-        said = [one.message] if one.message else []
-        said += [f"{one.name}, {reason}" for reason in one.reasons]
-        rows.append(
-            f'<tr class="{"" if one.added else "quiet"}"><td><span class="wl-mark">{sign}</span>{esc(one.name)}</td><td>{esc(one.format or "not recognised")}</td>'
-            f'<td class="num" data-head="lines">{count(one.lines) if one.format else ""}</td><td class="num" data-head="rejected">{rejected}</td>'
-            f"<td>{'<br>'.join(esc(line) for line in said)}</td></tr>",
-        )
-    return (
-        '<table class="wl-table"><thead><tr><th>file</th><th>format</th><th class="num">lines read</th><th class="num">rejected</th><th>what to know</th></tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table>"
+    heads = (("file", ""), ("format", ""), ("lines read", "num"), ("rejected", "num"), ("what to know", ""))
+    return table(heads, [_file(one) for one in results])
+
+
+def _file(one: FileResult) -> Html:
+    sign = ("◐" if one.rejected else "✓") if one.added else "○" if one.format else DASH
+    said = [one.message, *(f"{one.name}, {reason}" for reason in one.reasons)]
+    cells = (
+        join([tag("span", sign, look="wl-mark"), one.name]),
+        one.format or "not recognised",
+        count(one.lines) if one.format else "",
+        count(one.rejected) if one.rejected else "",
+        join(said, tag("br")),
     )
+    return row(cells, numbers=(2, 3), look="" if one.added else "quiet", heads={2: "lines", 3: "rejected"})
 
 
 def _loaded(view: View) -> None:
     """Every bundle of the store, newest first."""
     if not view.recordings:
-        draw.html('<div class="wl-blank" data-empty="1"><b>Nothing has been loaded yet.</b><br>Drop files above, or from a shell: <code>weaklink load PATH</code>.</div>')
+        said = ["Drop files above, or from a shell: ", tag("code", "weaklink load PATH"), "."]
+        draw.html(div("wl-blank", tag("b", "Nothing has been loaded yet."), tag("br"), *said, data_empty="1"))
         return
-    rows = "".join(_recording(one, alone=len(view.recordings) == 1) for one in reversed(view.recordings))
+    rows = [_recording(one, alone=len(view.recordings) == 1) for one in reversed(view.recordings)]
     with st.container(key="card-loaded"):
-        draw.html(
-            f'<div class="wl-title">{plural(len(view.recordings), "recording")} in the store</div><table class="wl-table"><thead><tr><th>bundle</th><th>servers</th>'
-            f'<th class="num">measured</th></tr></thead><tbody>{rows}</tbody></table>',
-        )
+        title = div("wl-title", f"{plural(len(rows), 'recording')} in the store")
+        draw.html(join([title, table((("bundle", ""), ("servers", ""), ("measured", "num")), rows)]))
 
 
-def _recording(one: Recording, *, alone: bool) -> str:
+def _recording(one: Recording, *, alone: bool) -> Html:
     """A row of the table of bundles; with several, the name leads to what limits it."""
     when = "no clock"
     if one.start is not None and one.end is not None:
         when = f"{date(one.start)}, {span(one.start, one.end)} · {length(one.end - one.start)}"
-    name = esc(one.bundle)
-    if not alone:
-        name = f'<a href="./?{esc(urlencode(session.Pick(recording=one.bundle).params()))}" target="_self">{name}</a>'
-    return f'<tr><td>{name}</td><td>{esc(", ".join(one.instances))}</td><td class="num">{esc(when)}</td></tr>'
+    to = f"./?{urlencode(session.Pick(recording=one.bundle).params())}"
+    return row((one.bundle if alone else link(to, one.bundle), ", ".join(one.instances), when), numbers=(2,))
