@@ -241,6 +241,35 @@ class Attribution:
 
 
 @dataclass(frozen=True, slots=True)
+class Effect:
+    """What a change is predicted to do to one target: seconds saved (negative: lost) with a range; None: cannot be predicted."""
+
+    saves_s: float | None
+    range_s: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One deployment change: when it applies, what it is predicted to do, what it costs next door, how to test it.
+
+    `claim` says why it should help here, `confused_with` the misleading alternative, `predicted_by` twin, books, arithmetic or
+    nothing, `flags` the exact flags for the detected version.
+    """
+
+    name: str
+    change: str
+    flags: tuple[str, ...]
+    claim: str
+    effect: Mapping[str, Effect]
+    predicted_by: str
+    costs: tuple[str, ...]
+    confused_with: str
+    conditions: tuple[str, ...]
+    test: str
+    undoes: str | None = None  # the link that it takes away, where it takes one away
+
+
+@dataclass(frozen=True, slots=True)
 class Incident:
     """What is exported: an attribution and where it comes from.
 

@@ -57,6 +57,7 @@ class Setup:
     blocks: int = ENDLESS
     block_size: int = 16
     watermark: int = 0
+    long_threshold: int = ENDLESS  # prompt tokens of one request a step, at most
     hit: float = 0.0
     hit_shared: float = 0.0
     hit_endless: float = 0.0
@@ -200,7 +201,7 @@ class _Run:
             if s.pool:
                 self.to_pool(i)
                 continue
-            chunk = min(self.left[i], budget)
+            chunk = min(self.left[i], budget, s.long_threshold)
             tokens, pairs, budget = self.take(i, chunk, tokens, pairs, budget)
             if self.left[i]:
                 self.prefilling.append(i)
@@ -279,7 +280,7 @@ class _Run:
             for i in list(self.prefilling):
                 if budget <= 0:
                     break
-                tokens, pairs, budget = self.take(i, min(self.left[i], budget), tokens, pairs, budget)
+                tokens, pairs, budget = self.take(i, min(self.left[i], budget, s.long_threshold), tokens, pairs, budget)
                 if not self.left[i]:
                     self.prefilling.remove(i)
                     self.ready.append(i)
