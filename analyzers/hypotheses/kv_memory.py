@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from analyzers import steps
+from analyzers.books import Books
 from analyzers.case import Case, by_books, by_twin
 from analyzers.model import Hypothesis
-from analyzers.twin import ENDLESS
+from analyzers.twin import ENDLESS, Setup
 
 NAME: Final = "kv_memory"
 SINCE: Final = None
@@ -46,7 +48,11 @@ def propose(case: Case) -> Hypothesis | None:
 def _enough(case: Case, wanted: float) -> float | None:
     """Smallest factor of blocks that brings nine tenths of what endless blocks bring."""
     for factor in FACTORS:
-        found = by_twin(case, lambda setup, _, factor=factor: replace(setup, blocks=int(setup.blocks * factor)))
+        found = by_twin(case, partial(_times, factor))
         if found and (found["e2e"].saves_s or 0.0) >= 0.9 * wanted:
             return factor
     return None
+
+
+def _times(factor: float, setup: Setup, _: Books) -> Setup:
+    return replace(setup, blocks=int(setup.blocks * factor))
