@@ -81,8 +81,15 @@ def render(cases: Cases) -> str:
             inactive, active, mark = cell(level, link, both)
             lines.append(f'        "{link}": ({inactive:.3f}, {active:.3f}),{mark}')
         lines.append("    },")
-        counts.append(f"{level + ':':<10}" + " · ".join(f"{link} {len(a)}, {b}" for link, (a, b) in (
-            (link, (cases.get((level, link), ((), ()))[0], len(cases.get((level, link), ((), ()))[1]))) for link in PRIORS)))
+        counts.append(
+            f"{level + ':':<10}"
+            + " · ".join(
+                f"{link} {len(a)}, {b}"
+                for link, (a, b) in (
+                    (link, (cases.get((level, link), ((), ()))[0], len(cases.get((level, link), ((), ()))[1]))) for link in PRIORS
+                )
+            )
+        )
     wrapped = "\n".join(_wrap(line) for line in counts)
     least = f", at least {ACTIVE_LEAST}: two runs of one load differ by that"
     return HEAD.format(enough=ENOUGH, typical=TYPICAL, counts=wrapped, least=least) + "\n".join(lines) + "\n}\n"

@@ -21,24 +21,42 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+
 from analyzers.model import Engine, Window
 
 from . import packed
 
 FILE: Final = Path(__file__).resolve().parent / "scenarios.json.gz"
 WORDS: Final = {  # the lab's names in our words
-    "fe": "frontend", "cap": "slots", "prefix": "prefix_cache_miss", "kv": "kv_eviction", "stall": "engine_stall",
-    "prefill": "prefill_backlog", "batch": "decode_batch",
+    "fe": "frontend",
+    "cap": "slots",
+    "prefix": "prefix_cache_miss",
+    "kv": "kv_eviction",
+    "stall": "engine_stall",
+    "prefill": "prefill_backlog",
+    "batch": "decode_batch",
 }
 FAULTS: Final = ("fe", "cap", "prefix", "kv", "stall")
 LOAD: Final = ("prefill", "batch")
 TARGETS: Final = ("ttft", "tpot", "e2e")
 EPOCH: Final = 1_760_000_000.0  # the lab's clock starts at 0; stamps are read as epoch seconds
 LENGTHS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, math.inf)
+SERIES_SEED: Final = 6035  # a scenario without a fault
 PROTOTYPES: Final = ("books", "twin", "first")
 MISSING: Final = (
-    "draft_n", "draft_tokens", "accepted_tokens", "nixl_transfer_s", "nixl_transfer_n", "nixl_post_s", "nixl_bytes", "offload_load_s",
-    "offload_load_bytes", "offload_load_n", "http_s", "http_n", "process_cpu_s",
+    "draft_n",
+    "draft_tokens",
+    "accepted_tokens",
+    "nixl_transfer_s",
+    "nixl_transfer_n",
+    "nixl_post_s",
+    "nixl_bytes",
+    "offload_load_s",
+    "offload_load_bytes",
+    "offload_load_n",
+    "http_s",
+    "http_n",
+    "process_cpu_s",
 )
 
 
@@ -56,31 +74,78 @@ class Scenario:
 
     @property
     def window(self) -> Window:
-        stamps = self.engine.interval["ts"]
-        return Window(float(stamps[0] - self.engine.interval["dt_s"][0]), float(stamps[-1]), (self.engine,))
+        return _window(self.engine)
 
 
 def scenarios(path: Path = FILE) -> tuple[Scenario, ...]:
     """The committed scenarios."""
     return tuple(
-        Scenario(s["seed"], tuple(s["faults"]), packed.unpack(s["window"]).engines[0], s["measured"], s["parts"], s["saves"], s["prototype"])
+        Scenario(
+            s["seed"],
+            tuple(s["faults"]),
+            packed.unpack(s["window"]).engines[0],
+            s["measured"],
+            s["parts"],
+            s["saves"],
+            s["prototype"],
+        )
         for s in packed.read(path)["scenarios"]
     )
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A run with one fault of a size (1 smallest; 0: none), and what fixing it truly saves."""
+
+    link: str | None
+    size: int
+    window: Window
+    measured: Mapping[str, float]
+    saves: Mapping[str, float]
+
+
+def series(path: Path = FILE) -> tuple[Sized, ...]:
+    """The committed runs with one fault in growing sizes."""
+    return tuple(
+        Sized(s["link"], s["size"], _window(packed.unpack(s["window"]).engines[0]), s["measured"], s.get("saves", {}))
+        for s in packed.read(path)["series"]
+    )
+
+
+def _window(engine: Engine) -> Window:
+    stamps = engine.interval["ts"]
+    return Window(float(stamps[0] - engine.interval["dt_s"][0]), float(stamps[-1]), (engine,))
 
 
 # -- what an engine would have shown ------------------------------------------------------------------------------------------
 def engine_of(run: Mapping[str, Any], config: Any, seen: Mapping[str, Any], kv: Mapping[str, float]) -> Engine:
     """The run as the highest level sees it; `seen` is the lab's own observation (scrapes, buckets), `kv` its blocks stored."""
     interval = _interval(run, seen["L1"])
-    requests = {name: np.round(np.asarray(run[name], float), 6) for name in ("arr", "plen", "olen", "ncomp", "ttft", "queue", "prefill", "decode", "e2e")}
-    total = {name: float(np.nansum(v)) for name, v in interval.items() if name.endswith(("_s", "_n", "_tokens", "preemptions")) and name != "dt_s" and np.isfinite(v).any()}
+    requests = {
+        name: np.round(np.asarray(run[name], float), 6)
+        for name in ("arr", "plen", "olen", "ncomp", "ttft", "queue", "prefill", "decode", "e2e")
+    }
+    total = {
+        name: float(np.nansum(v))
+        for name, v in interval.items()
+        if name.endswith(("_s", "_n", "_tokens", "preemptions")) and name != "dt_s" and np.isfinite(v).any()
+    }
     return Engine(
-        instance="lab", engine="0", model="lab", version="0.33.0", interval=interval, step=_steps(run), request=_requests(requests),
+        instance="lab",
+        engine="0",
+        model="lab",
+        version="0.33.0",
+        interval=interval,
+        step=_steps(run),
+        request=_requests(requests),
         bucket={
             "vllm:inter_token_latency_seconds": (np.array([*_edges(seen), math.inf]), np.asarray(seen["L1"]["itl_hist"], float)),
-            "vllm:request_prompt_tokens": _lengths(run["plen"]), "vllm:request_generation_tokens": _lengths(run["olen"]),
+            "vllm:request_prompt_tokens": _lengths(run["plen"]),
+            "vllm:request_generation_tokens": _lengths(run["olen"]),
         },
-        total=total, facts=_facts(config, total), kv=kv,
+        total=total,
+        facts=_facts(config, total),
+        kv=kv,
     )
 
 
@@ -109,20 +174,43 @@ def _interval(run: Mapping[str, Any], m: Mapping[str, Any]) -> dict[str, np.ndar
     first, end = run["arr"] + run["ttft"], run["arr"] + run["e2e"]
     one, hit = np.ones(len(first)), run["plen"] - run["ncomp"]
     row = {
-        "ts": EPOCH + scrape * (1 + np.arange(n)), "dt_s": np.full(n, scrape), "timed": np.ones(n, bool), "epoch": np.zeros(n), "restarted": np.zeros(n, bool),
-        "running": m["run"], "waiting": m["wait"], "deferred": np.zeros(n), "kv_usage_ratio": m["use"],
-        "ttft_s": total(first, run["ttft"]), "ttft_n": total(first), "e2e_s": total(end, run["e2e"]), "e2e_n": total(end),
-        "itl_s": total(after, gap), "itl_n": total(after), "prompt_tokens": total(first, run["plen"]), "generation_tokens": total(np.concatenate(tokens)),
-        "computed_tokens": total(first, run["ncomp"]), "local_hit_tokens": total(first, hit), "external_hit_tokens": np.zeros(n),
-        "prefix_query_tokens": total(first, run["plen"]), "prefix_hit_tokens": total(first, hit), "preemptions": m["pre"],
-        "step_n": total(ends), "step_tokens": total(ends, steps["P"] + steps["D"]),
-        "request_prompt_tokens": total(end, run["plen"]), "request_prompt_n": total(end, one), "request_output_tokens": total(end, run["olen"]), "aborted_n": np.zeros(n),
+        "ts": EPOCH + scrape * (1 + np.arange(n)),
+        "dt_s": np.full(n, scrape),
+        "timed": np.ones(n, bool),
+        "epoch": np.zeros(n),
+        "restarted": np.zeros(n, bool),
+        "running": m["run"],
+        "waiting": m["wait"],
+        "deferred": np.zeros(n),
+        "kv_usage_ratio": m["use"],
+        "ttft_s": total(first, run["ttft"]),
+        "ttft_n": total(first),
+        "e2e_s": total(end, run["e2e"]),
+        "e2e_n": total(end),
+        "itl_s": total(after, gap),
+        "itl_n": total(after),
+        "prompt_tokens": total(first, run["plen"]),
+        "generation_tokens": total(np.concatenate(tokens)),
+        "computed_tokens": total(first, run["ncomp"]),
+        "local_hit_tokens": total(first, hit),
+        "external_hit_tokens": np.zeros(n),
+        "prefix_query_tokens": total(first, run["plen"]),
+        "prefix_hit_tokens": total(first, hit),
+        "preemptions": m["pre"],
+        "step_n": total(ends),
+        "step_tokens": total(ends, steps["P"] + steps["D"]),
+        "request_prompt_tokens": total(end, run["plen"]),
+        "request_prompt_n": total(end, one),
+        "request_output_tokens": total(end, run["olen"]),
+        "aborted_n": np.zeros(n),
     }
     for name in ("queue", "prefill", "decode"):
         row |= {f"{name}_s": total(end, run[name]), f"{name}_n": total(end)}
     for name in ("running", "waiting", "deferred", "kv_usage_ratio"):
         row[f"{name}_before"] = np.concatenate([[0.0], row[name][:-1]])
-    return {name: np.round(v, 6) if v.dtype.kind == "f" else v for name, v in row.items()} | {name: np.full(n, math.nan) for name in MISSING}
+    return {name: np.round(v, 6) if v.dtype.kind == "f" else v for name, v in row.items()} | {
+        name: np.full(n, math.nan) for name in MISSING
+    }
 
 
 def _steps(run: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -130,26 +218,56 @@ def _steps(run: Mapping[str, Any]) -> dict[str, np.ndarray]:
     s = run["steps"]
     n = len(s["t0"])
     return {
-        "ts": EPOCH + np.round(s["t0"] + s["dur"], 3), "fine": np.ones(n, bool), "context_requests": np.where(s["P"] > 0, np.maximum(s["npf"], 1), 0).astype(float),
-        "context_tokens": s["P"].astype(float), "generation_requests": s["D"].astype(float), "generation_tokens": s["D"].astype(float),
-        "elapsed_s": np.round(s["dur"], 5), "kv_usage_ratio": np.round(s["use"], 3), "dummy": np.zeros(n, bool),
+        "ts": EPOCH + np.round(s["t0"] + s["dur"], 3),
+        "fine": np.ones(n, bool),
+        "context_requests": np.where(s["P"] > 0, np.maximum(s["npf"], 1), 0).astype(float),
+        "context_tokens": s["P"].astype(float),
+        "generation_requests": s["D"].astype(float),
+        "generation_tokens": s["D"].astype(float),
+        "elapsed_s": np.round(s["dur"], 5),
+        "kv_usage_ratio": np.round(s["use"], 3),
+        "dummy": np.zeros(n, bool),
     }
 
 
 def _requests(r: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     stages = {f"{name}_s": r[name] for name in ("ttft", "queue", "prefill", "decode", "e2e")}
     return {
-        "arrival_ts": EPOCH + r["arr"], "first_token_ts": EPOCH + r["arr"] + r["ttft"], "end_ts": EPOCH + r["arr"] + r["e2e"], "prompt_tokens": r["plen"],
-        "output_tokens": r["olen"], "cached_tokens": r["plen"] - r["ncomp"], **stages, "has_span": np.ones(len(r["arr"]), bool),
+        "arrival_ts": EPOCH + r["arr"],
+        "first_token_ts": EPOCH + r["arr"] + r["ttft"],
+        "end_ts": EPOCH + r["arr"] + r["e2e"],
+        "prompt_tokens": r["plen"],
+        "output_tokens": r["olen"],
+        "cached_tokens": r["plen"] - r["ncomp"],
+        **stages,
+        "has_span": np.ones(len(r["arr"]), bool),
     }
 
 
 def _facts(config: Any, total: Mapping[str, float]) -> dict[str, Any]:
     return {
-        "args": {}, "args_known": True, "max_num_seqs": int(config.max_seqs), "max_num_batched_tokens": int(config.B), "kv_blocks": float(config.blocks),
-        "block_size": int(config.bs), "prefix_caching": bool(config.prefix_on), "tensor_parallel": 1, "data_parallel": 1, "pipeline_parallel": 1,
-        "expert_parallel": False, "eplb": False, "graph_size": math.inf, "graph_sizes": [], "speculative": False, "connector": False, "api_servers": 1,
-        "kv_dtype": "auto", "device": None, "shape": {}, "device_name": None, "memory_gib": None,
+        "args": {},
+        "args_known": True,
+        "max_num_seqs": int(config.max_seqs),
+        "max_num_batched_tokens": int(config.B),
+        "kv_blocks": float(config.blocks),
+        "block_size": int(config.bs),
+        "prefix_caching": bool(config.prefix_on),
+        "tensor_parallel": 1,
+        "data_parallel": 1,
+        "pipeline_parallel": 1,
+        "expert_parallel": False,
+        "eplb": False,
+        "graph_size": math.inf,
+        "graph_sizes": [],
+        "speculative": False,
+        "connector": False,
+        "api_servers": 1,
+        "kv_dtype": "auto",
+        "device": None,
+        "shape": {},
+        "device_name": None,
+        "memory_gib": None,
         "written_tokens": total["computed_tokens"] + total["generation_tokens"],
     }
 
@@ -183,7 +301,7 @@ class _Blocks(OrderedDict):
             del self[block]
         return default
 
-    def popitem(self, last: bool = True) -> tuple[int, None]:  # noqa: FBT001, FBT002 as its base
+    def popitem(self, last: bool = True) -> tuple[int, None]:
         block, value = super().popitem(last=last)
         self.resident.discard(block)
         return block, value
@@ -192,8 +310,13 @@ class _Blocks(OrderedDict):
         if not self.stored:
             return {}
         return {
-            "stored_blocks": float(self.stored), "distinct_blocks": float(len(self.ever)), "again_blocks": float(self.again), "elsewhere_blocks": 0.0,
-            "block_size": float(size), "gaps": 0.0, "salts": 0.0,
+            "stored_blocks": float(self.stored),
+            "distinct_blocks": float(len(self.ever)),
+            "again_blocks": float(self.again),
+            "elsewhere_blocks": 0.0,
+            "block_size": float(size),
+            "gaps": 0.0,
+            "salts": 0.0,
         }
 
 
@@ -246,7 +369,9 @@ def _modules(folder: Path) -> dict[str, Any]:
     return {name: importlib.import_module(name) for name in ("sim", "workload", "observe", "attribute", "real", "real_eval")}
 
 
-def _second(lab: Mapping[str, Any], requests: Sequence[Any], config: Any, run: Any, seen: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _second(
+    lab: Mapping[str, Any], requests: Sequence[Any], config: Any, run: Any, seen: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
     """The prototype as improved on real captures: books and twin at each level (two tiers are its own)."""
     real = lab["real"]
     real.OLD = False
@@ -268,7 +393,11 @@ def _second(lab: Mapping[str, Any], requests: Sequence[Any], config: Any, run: A
             continue
         out[level] = {
             "books": {"parts": _named(books), "saves": _named(books["saves"]), "gate": None},
-            "twin": {"parts": _named(replay["parts"]), "saves": _named(replay["saves"]), "gate": [replay["gate"]["ttft"], replay["gate"]["decode"]]},
+            "twin": {
+                "parts": _named(replay["parts"]),
+                "saves": _named(replay["saves"]),
+                "gate": [replay["gate"]["ttft"], replay["gate"]["decode"]],
+            },
         }
     return out
 
@@ -289,16 +418,22 @@ def _first(lab: Mapping[str, Any], seen: Mapping[str, Any], seed: int, measured:
         faults = [k for k in FAULTS if reruns.matters(k, FAULTS)]
         phases = ("fe", "queue", "prefill", "decode", "ttft", "tpot", "e2e")
         tiered = reruns.tiers(faults, phases)
-        anchored = module.anchor(seen, parts, reruns.means(()), {m: {**dict.fromkeys(lab["sim"].LINKS, 0.0), **tiered[m]} for m in phases})
+        anchored = module.anchor(
+            seen, parts, reruns.means(()), {m: {**dict.fromkeys(lab["sim"].LINKS, 0.0), **tiered[m]} for m in phases}
+        )
         saves = {m: {k: reruns.means(())[m] - reruns.means((k,))[m] for k in WORDS} for m in TARGETS}
         base = reruns.means(())
-        out[level] = {"parts": _named(anchored), "saves": _named(saves), "gate": [base["ttft"] / measured["ttft"], base["tpot"] / measured["tpot"]]}
+        out[level] = {
+            "parts": _named(anchored),
+            "saves": _named(saves),
+            "gate": [base["ttft"] / measured["ttft"], base["tpot"] / measured["tpot"]],
+        }
     return out
 
 
 # -- export -------------------------------------------------------------------------------------------------------------------
 def export(folder: Path, out: Path, first_seed: int, count: int, requests_n: int) -> None:
-    """Simulate `count` dense scenarios from `first_seed` on and write them to `out`."""
+    """Simulate `count` dense scenarios from `first_seed` on and write them to `out`, and faults in growing sizes."""
     lab = _modules(folder)
     found, skipped = [], {"experts": 0, "caching off": 0}
     for seed in itertools.count(first_seed):
@@ -310,32 +445,92 @@ def export(folder: Path, out: Path, first_seed: int, count: int, requests_n: int
         print(seed, faults, found[-1]["measured"], flush=True)
         if len(found) == count:
             break
-    packed.write(out, {"first_seed": first_seed, "last_seed": seed, "left_out": skipped, "requests": requests_n, "scenarios": found})
+    packed.write(
+        out,
+        {
+            "first_seed": first_seed,
+            "last_seed": seed,
+            "left_out": skipped,
+            "requests": requests_n,
+            "scenarios": found,
+            "series": _series(lab, SERIES_SEED, requests_n),
+        },
+    )
     print(f"{out}: {len(found)} scenarios, seeds {first_seed} to {seed}, left out {skipped}, {out.stat().st_size / 1e6:.2f} MB")
+
+
+def _simulated(
+    lab: Mapping[str, Any], requests: Sequence[Any], config: Any, seed: int
+) -> tuple[dict[str, Any], dict[str, Any], _Blocks]:
+    """A logged run, the lab's observation of it, and the blocks it stored."""
+    sim, lists = lab["sim"], []
+    plain = sim.OrderedDict
+    sim.OrderedDict = lambda: lists.append(_Blocks()) or lists[-1]
+    try:
+        run = sim.simulate(requests, config, seed=seed, log=True)
+    finally:
+        sim.OrderedDict = plain
+    seen = lab["observe"].observe(requests, config, run, seed, scrape=float(np.clip(run["span"] / 60, 0.5, 5.0)))
+    seen["edges"] = lab["observe"].ITL_EDGES
+    return run, seen, lists[0]
 
 
 def _one(lab: Mapping[str, Any], requests: Sequence[Any], config: Any, faults: Sequence[str], seed: int) -> dict[str, Any]:
     sim = lab["sim"]
     config.kv_inf = True  # links as they are defined now: kv_eviction also owns evicted prefixes
-    lists: list[_Blocks] = []
-    plain = sim.OrderedDict
-    sim.OrderedDict = lambda: lists.append(_Blocks()) or lists[-1]
-    run = sim.simulate(requests, config, seed=seed, log=True)
-    sim.OrderedDict = plain
+    run, seen, blocks = _simulated(lab, requests, config, seed)
     measured = sim.summary(run)
-    seen = lab["observe"].observe(requests, config, run, seed, scrape=float(np.clip(run["span"] / 60, 0.5, 5.0)))
-    seen["edges"] = lab["observe"].ITL_EDGES
     reruns = _Reruns(sim, requests, config, seed)
     active = [k for k in FAULTS if reruns.matters(k, FAULTS)]
     saves = {m: {k: measured[m] - reruns.means((k,))[m] for k in WORDS} for m in TARGETS}
-    engine = engine_of(run, config, seen, lists[0].summary(config.bs))
+    engine = engine_of(run, config, seen, blocks.summary(config.bs))
     first = _first(lab, seen, seed, measured)
     second = _second(lab, requests, config, run, seen)
     return {
-        "seed": seed, "faults": list(faults), "window": packed.pack(Window(None, None, (engine,))), "measured": {m: measured[m] for m in TARGETS},
-        "parts": _named(reruns.tiers(active)), "saves": _named(saves),
+        "seed": seed,
+        "faults": list(faults),
+        "window": packed.pack(Window(None, None, (engine,))),
+        "measured": {m: measured[m] for m in TARGETS},
+        "parts": _named(reruns.tiers(active)),
+        "saves": _named(saves),
         "prototype": {level: {**second[level], "first": first[level]} for level in second},
     }
+
+
+def _series(lab: Mapping[str, Any], seed: int, requests_n: int) -> list[dict[str, Any]]:
+    """One healthy scenario with each fault in growing sizes: part of a link must grow with it."""
+    requests, config, _ = lab["workload"].scenario(seed, requests_n)
+    config.kv_inf = True
+    healthy = lab["sim"].simulate(requests, config, seed=seed, log=True)
+    steps = healthy["steps"]
+    together = float(np.average(steps["R"], weights=steps["dur"]))
+    used = float(steps["use"].max() * config.blocks)
+    gap = float(np.mean(np.diff(healthy["arr"])))
+    largest = 1.1 * max(r.plen + r.olen for r in requests) / config.bs + 4
+    sizes: dict[str, list[dict[str, Any]]] = {
+        "fe": [{"fe_s": gap * x} for x in (0.5, 0.7, 0.85, 0.95)],
+        "cap": [{"max_seqs": max(2, int(together * x))} for x in (1.2, 0.9, 0.75, 0.6)],
+        "kv": [{"blocks": int(max(used * x, largest))} for x in (0.9, 0.7, 0.55, 0.45)],
+        "stall": [{"stall_rate": 0.2, "stall_s": x} for x in (0.2, 0.4, 0.8, 1.2)],
+    }
+    out = [{"link": None, "size": 0, **_seen(lab, requests, config, seed)}]
+    for fault, changes in sizes.items():
+        for size, change in enumerate(changes, 1):
+            changed = config.copy(**change)
+            fixed = lab["sim"].summary(lab["sim"].simulate(requests, changed, (fault,), seed=seed))
+            one = _seen(lab, requests, changed, seed)
+            saves = {m: float(f"{one['measured'][m] - fixed[m]:.7g}") for m in TARGETS}
+            out.append({"link": WORDS[fault], "size": size, **one, "saves": saves})
+            print(WORDS[fault], size, one["measured"], saves, flush=True)
+    return out
+
+
+def _seen(lab: Mapping[str, Any], requests: Sequence[Any], config: Any, seed: int) -> dict[str, Any]:
+    """A run's window and measured means."""
+    run, seen, blocks = _simulated(lab, requests, config, seed)
+    engine = engine_of(run, config, seen, blocks.summary(config.bs))
+    measured = lab["sim"].summary(run)
+    return {"window": packed.pack(Window(None, None, (engine,))), "measured": {m: measured[m] for m in TARGETS}}
 
 
 def rows(scenario: Scenario) -> Iterator[tuple[str, str, float, float]]:

@@ -5,6 +5,7 @@ with their `"digits"`, rising ones as differences (`"rising"`); NaN is null. Wha
 """
 
 import gzip
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+
 from analyzers.model import Engine, Event, Window
 
 TABLES: Final = ("interval", "scrape", "stat", "step", "request")
@@ -53,8 +55,8 @@ def _column(values: np.ndarray) -> dict[str, Any]:
     whole_numbers = [round(x * 10**digits) if ok else None for x, ok in zip(values.tolist(), known.tolist(), strict=True)]
     if digits:
         out["digits"] = digits
-    if known.all() and n > 2 and all(b >= a for a, b in zip(whole_numbers, whole_numbers[1:], strict=False)):
-        steps = [b - a for a, b in zip(whole_numbers, whole_numbers[1:], strict=False)]
+    if known.all() and n > 2 and all(b >= a for a, b in itertools.pairwise(whole_numbers)):
+        steps = [b - a for a, b in itertools.pairwise(whole_numbers)]
         return {**out, "rising": True, "v": [whole_numbers[0], *steps]}
     return {**out, "v": whole_numbers}
 
@@ -107,15 +109,25 @@ def _live(value: Any) -> Any:
 # -- windows ---------------------------------------------------------------------------------------------------------------
 def pack(window: Window) -> dict[str, Any]:
     """A window as JSON data."""
-    return {"start": window.start, "end": window.end, "restarts": window.restarts, "engines": [_engine(e) for e in window.engines]}
+    return {
+        "start": window.start,
+        "end": window.end,
+        "restarts": window.restarts,
+        "engines": [_engine(e) for e in window.engines],
+    }
 
 
 def _engine(e: Engine) -> dict[str, Any]:
     return {
-        "instance": e.instance, "engine": e.engine, "model": e.model, "version": e.version,
+        "instance": e.instance,
+        "engine": e.engine,
+        "model": e.model,
+        "version": e.version,
         **{name: {k: _column(np.asarray(v)) for k, v in getattr(e, name).items()} for name in TABLES},
         "bucket": {k: [_column(le), _column(n)] for k, (le, n) in e.bucket.items()},
-        "total": _plain(e.total), "facts": _plain(e.facts), "kv": _plain(e.kv),
+        "total": _plain(e.total),
+        "facts": _plain(e.facts),
+        "kv": _plain(e.kv),
         "event": [[None if math.isnan(x.ts) else x.ts, x.engine, x.kind, _plain(x.fields), x.file, x.line] for x in e.event],
     }
 
@@ -127,11 +139,19 @@ def unpack(data: Mapping[str, Any]) -> Window:
 
 def _back(e: Mapping[str, Any]) -> Engine:
     return Engine(
-        instance=e["instance"], engine=e["engine"], model=e["model"], version=e["version"],
+        instance=e["instance"],
+        engine=e["engine"],
+        model=e["model"],
+        version=e["version"],
         **{name: {k: _values(v) for k, v in e[name].items()} for name in TABLES},
         bucket={k: (_values(le), _values(n)) for k, (le, n) in e["bucket"].items()},
-        total={k: float(v) for k, v in _live(e["total"]).items()}, facts=_live(e["facts"]), kv={k: float(v) for k, v in _live(e["kv"]).items()},
-        event=tuple(Event(math.nan if ts is None else ts, engine, kind, _live(fields), file, line) for ts, engine, kind, fields, file, line in e["event"]),
+        total={k: float(v) for k, v in _live(e["total"]).items()},
+        facts=_live(e["facts"]),
+        kv={k: float(v) for k, v in _live(e["kv"]).items()},
+        event=tuple(
+            Event(math.nan if ts is None else ts, engine, kind, _live(fields), file, line)
+            for ts, engine, kind, fields, file, line in e["event"]
+        ),
     )
 
 
@@ -155,9 +175,14 @@ def _reduced(e: Engine, *, steps: bool) -> Engine:
     tables = {name: {k: _rounded(v) for k, v in getattr(e, name).items() if k not in DROPPED} for name in TABLES}
     if not steps:
         tables["step"] = {k: v[:0] for k, v in tables["step"].items()}
-    facts = dict(e.facts)
-    facts["args"] = {k: v for k, v in (facts.get("args") or {}).items() if not any(word in k for word in NETWORK) and not isinstance(v, Mapping)}
+    facts = {**e.facts, "args": _without_network(e.facts.get("args") or {})}
     return replace(e, **tables, facts=facts, event=tuple(replace(x, file="log") for x in e.event if x.kind in EVENTS))
+
+
+def _without_network(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Engine arguments without addresses."""
+    kept = {k: v for k, v in args.items() if not any(word in k for word in NETWORK)}
+    return {k: _without_network(v) if isinstance(v, Mapping) else v for k, v in kept.items()}
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+
 from analyzers.model import Window
 from app.ingest import load
 from app.pipeline import window_of
@@ -80,8 +81,13 @@ def served(folder: Path) -> dict[str, dict[str, float]]:
                         if match:
                             found[match.group(1)] = {
                                 name: float(values.get(f"gen_ai.latency.{key}", 0.0))
-                                for name, key in (("ttft", "time_to_first_token"), ("e2e", "e2e"), ("queue", "time_in_queue"),
-                                                  ("prefill", "time_in_model_prefill"), ("decode", "time_in_model_decode"))
+                                for name, key in (
+                                    ("ttft", "time_to_first_token"),
+                                    ("e2e", "e2e"),
+                                    ("queue", "time_in_queue"),
+                                    ("prefill", "time_in_model_prefill"),
+                                    ("decode", "time_in_model_decode"),
+                                )
                             }
     return found
 
@@ -103,12 +109,29 @@ def truth(fault: Path, fixed: Path) -> dict[str, Saved]:
             continue
         for (a, x), (b, y) in zip(first, second, strict=True):
             if a["status"] == b["status"] == "ok" and a["prompt_tokens"] == b["prompt_tokens"] and x and y:
-                rows.append([x["ttft"], y["ttft"], x["e2e"], y["e2e"], x["decode"], y["decode"], a["output_tokens"] - 1, b["output_tokens"] - 1])
+                rows.append(
+                    [
+                        x["ttft"],
+                        y["ttft"],
+                        x["e2e"],
+                        y["e2e"],
+                        x["decode"],
+                        y["decode"],
+                        a["output_tokens"] - 1,
+                        b["output_tokens"] - 1,
+                    ]
+                )
     if len(rows) < 30:  # other lengths in both runs (a salt draws from the same stream): whole runs
         means = []
         for side in sides:
             whole = [(s, r["output_tokens"] - 1) for rows_ in side.values() for r, s in rows_ if s and r["status"] == "ok"]
-            means.append((np.mean([s["ttft"] for s, _ in whole]), np.mean([s["e2e"] for s, _ in whole]), sum(s["decode"] for s, _ in whole) / sum(t for _, t in whole)))
+            means.append(
+                (
+                    np.mean([s["ttft"] for s, _ in whole]),
+                    np.mean([s["e2e"] for s, _ in whole]),
+                    sum(s["decode"] for s, _ in whole) / sum(t for _, t in whole),
+                )
+            )
         return {name: Saved(float(means[0][i]), float(means[1][i]), 0) for i, name in enumerate(("ttft", "e2e", "tpot"))}
     m = np.array(rows)
     return {
@@ -131,7 +154,10 @@ def truth_toml(captures: Path) -> str:
     for fault, fixed, links in PAIRS:
         found = truth(captures / fault, captures / fixed)
         out.append(f'["{fault}"]\nfixed = "{fixed}"\nlinks = {json.dumps(list(links))}')
-        out += [f"{name} = {{ fault = {s.fault:.6g}, fixed = {s.fixed:.6g}, saved = {s.seconds:.6g}, n = {s.n} }}" for name, s in found.items()]
+        out += [
+            f"{name} = {{ fault = {s.fault:.6g}, fixed = {s.fixed:.6g}, saved = {s.seconds:.6g}, n = {s.n} }}"
+            for name, s in found.items()
+        ]
         out.append("")
     return "\n".join(out)
 
@@ -139,20 +165,28 @@ def truth_toml(captures: Path) -> str:
 def reduce(captures: Path, out: Path) -> None:
     """One small file a capture, truth.toml and manifest.toml."""
     out.mkdir(parents=True, exist_ok=True)
-    manifest = [f"# What lies here and where it comes from. Written by `python -m tests.accuracy.pairs reduce`.\n\nkept = {json.dumps(TABLES_SAID)}\n"]
+    manifest = [
+        f"# What lies here and where it comes from. Written by `python -m tests.accuracy.pairs reduce`.\n\nkept = {json.dumps(TABLES_SAID)}\n"
+    ]
     for folder in sorted(p for p in captures.iterdir() if (p / "meta.json").exists()):
         file = out / f"{folder.name}.json.gz"
         packed.write(file, packed.pack(packed.reduced(window(folder))))
         manifest.append(_provenance(folder, file))
         print(file.name, file.stat().st_size, flush=True)
-    (out / "truth.toml").write_text("# Seconds saved on the server's side, over requests that both runs have (n = 0: whole runs).\n\n" + truth_toml(captures))
+    (out / "truth.toml").write_text(
+        "# Seconds saved on the server's side, over requests that both runs have (n = 0: whole runs).\n\n" + truth_toml(captures)
+    )
     (out / "manifest.toml").write_text("\n".join(manifest))
 
 
 def _provenance(folder: Path, file: Path) -> str:
     meta = json.loads((folder / "meta.json").read_text())
     version = json.loads(meta.get("version") or "{}").get("version") or folder.name.split("-")[1]
-    hardware = "one or two NVIDIA H200, random weights" if meta.get("profile") == "gpu" else "2 CPU cores shared with other work, a tiny model with random weights"
+    hardware = (
+        "one or two NVIDIA H200, random weights"
+        if meta.get("profile") == "gpu"
+        else "2 CPU cores shared with other work, a tiny model with random weights"
+    )
     day = datetime.fromtimestamp(meta["t_load_start"], UTC).date().isoformat()
     return (
         f'[[file]]\nname = "{file.name}"\nkind = "recorded, reduced"\nvllm_version = "{version}"\nhardware = "{hardware}"\n'

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from analyzers.attribute import attribute
+
+from analyzers.attribute import adjust, attribute
 from analyzers.books import Books, books
 from analyzers.links import CHAIN
 from analyzers.model import Attribution, Engine, Target, Window
@@ -33,14 +34,19 @@ INACTIVE, ACTIVE = 0.01, 0.05  # shares of the measured value below and above wh
 
 # -- levels -------------------------------------------------------------------------------------------------------------------
 def restrict(window: Window, level: str) -> Window:
-    """What a level sees: metrics (scrapes and start-up lines), logs (+ steps and balancedness lines), requests (metrics +
-    request records), hashes (all, with block identities)."""
+    """What a level sees.
+
+    Metrics: scrapes and start-up lines; logs: + steps and balancedness lines; requests: metrics + request records; hashes: all,
+    with block identities.
+    """
     return replace(window, engines=tuple(_restrict(e, level) for e in window.engines))
 
 
 def _restrict(engine: Engine, level: str) -> Engine:
     if level in {"metrics", "requests"}:
-        engine = replace(engine, step={k: v[:0] for k, v in engine.step.items()}, event=tuple(x for x in engine.event if x.kind != "eplb"))
+        engine = replace(
+            engine, step={k: v[:0] for k, v in engine.step.items()}, event=tuple(x for x in engine.event if x.kind != "eplb")
+        )
     if level in {"metrics", "logs"}:
         engine = replace(engine, request={k: v[:0] for k, v in engine.request.items()})
     return engine if level == "hashes" else replace(engine, kv={})
@@ -49,8 +55,10 @@ def _restrict(engine: Engine, level: str) -> Engine:
 def levels_of(window: Window) -> tuple[str, ...]:
     """The levels that a recording has something for."""
     has = {
-        "metrics": True, "logs": any(len(e.step.get("ts", ())) or any(x.kind == "eplb" for x in e.event) for e in window.engines),
-        "requests": any(len(e.request.get("arrival_ts", ())) for e in window.engines), "hashes": any(e.kv for e in window.engines),
+        "metrics": True,
+        "logs": any(len(e.step.get("ts", ())) or any(x.kind == "eplb" for x in e.event) for e in window.engines),
+        "requests": any(len(e.request.get("arrival_ts", ())) for e in window.engines),
+        "hashes": any(e.kv for e in window.engines),
     }
     return tuple(level for level in LEVELS if has[level])
 
@@ -73,7 +81,7 @@ def judged(window: Window, level: str, *, twin: bool = True) -> Judged:
     seen = restrict(window, level)
     result = attribute(seen)
     account = books(seen.engines[0]) if len(seen.engines) == 1 else None
-    return Judged(result, account, what_if(account) if twin and account is not None else None)
+    return Judged(result, account, what_if(adjust(account)) if twin and account is not None else None)
 
 
 # -- threshold rules ------------------------------------------------------------------------------------------------------------
@@ -146,15 +154,29 @@ def pair_level(name: str, window: Window, truth: Mapping[str, Any], level: str) 
     for target in TARGETS:
         saved, t, twin = truth[target]["saved"], found.target(target), found.twin
         segment = math.nan
-        if twin is not None:
-            alone = twin.without_long_joint if len(links) > 1 and "prefill_backlog" in links else twin.without_long
+        if twin is not None and "prefill_backlog" in links:
+            alone = twin.without_long_joint if len(links) > 1 else twin.without_long
             segment = alone[target] if alone else math.nan
-        out.append(PairRow(
-            capture=name, level=level, target=target, links=links, saved=saved, fault=truth[target]["fault"], verdict=t.verdict, limiting=t.limiting,
-            runner_up=t.runner_up, right=t.limiting is not None and CAUSE[t.limiting] in {CAUSE[x] for x in links},
-            books=_error(sum(_saves(t, x) for x in links), saved), twin=_error(_twin_saves(found, target, links), saved),
-            gate=twin.gate if twin else {}, holds=twin.holds if twin else False, segment=_error(segment, saved), rule=rules(window.engines[0], target),
-        ))
+        out.append(
+            PairRow(
+                capture=name,
+                level=level,
+                target=target,
+                links=links,
+                saved=saved,
+                fault=truth[target]["fault"],
+                verdict=t.verdict,
+                limiting=t.limiting,
+                runner_up=t.runner_up,
+                right=t.limiting is not None and CAUSE[t.limiting] in {CAUSE[x] for x in links},
+                books=_error(sum(_saves(t, x) for x in links), saved),
+                twin=_error(_twin_saves(found, target, links), saved),
+                gate=twin.gate if twin else {},
+                holds=twin.holds if twin else False,
+                segment=_error(segment, saved),
+                rule=rules(window.engines[0], target),
+            )
+        )
     return out
 
 
@@ -203,7 +225,19 @@ def healthy_rows(name: str, window: Window, level: str) -> list[HealthyRow]:
         faults = {p.link: (p.fault_s or 0.0) / t.measured_s for p in t.parts}
         engine_faults = {k: v for k, v in faults.items() if k not in {"frontend", "output"}}
         link = max(engine_faults, key=lambda k: engine_faults[k])
-        out.append(HealthyRow(name, level, target, t.verdict, t.limiting, link, engine_faults[link], faults["frontend"] + faults["output"], t.load))
+        out.append(
+            HealthyRow(
+                name,
+                level,
+                target,
+                t.verdict,
+                t.limiting,
+                link,
+                engine_faults[link],
+                faults["frontend"] + faults["output"],
+                t.load,
+            )
+        )
     return out
 
 
@@ -239,8 +273,15 @@ def lab_row(scenario: lab.Scenario, level: str, *, twin: bool = True) -> LabRow:
     replayed = None
     if found.twin is not None:
         # what the twin does not replay is measured: front end and output as in the books
-        measured = {n: {k: v for k, v in said.parts[n].items() if k not in found.twin.parts[n] and k in {"frontend", "output"}} for n in TARGETS}
-        replayed = Answer({n: {**measured[n], **found.twin.parts[n]} for n in TARGETS}, {n: {**measured[n], **found.twin.saves[n]} for n in TARGETS}, found.twin.holds)
+        measured = {
+            n: {k: v for k, v in said.parts[n].items() if k not in found.twin.parts[n] and k in {"frontend", "output"}}
+            for n in TARGETS
+        }
+        replayed = Answer(
+            {n: {**measured[n], **found.twin.parts[n]} for n in TARGETS},
+            {n: {**measured[n], **found.twin.saves[n]} for n in TARGETS},
+            found.twin.holds,
+        )
     mix = replayed if replayed is not None and replayed.holds else said
     prototype = scenario.prototype.get(level, {})
     answers: dict[str, Answer | None] = {"books": said, "twin": replayed, "both": mix}
@@ -249,9 +290,14 @@ def lab_row(scenario: lab.Scenario, level: str, *, twin: bool = True) -> LabRow:
         answers[f"prototype {which}"] = Answer(p["parts"], p["saves"]) if p and "parts" in p else None
     ranges = tuple(
         (n, p.link, scenario.parts[n].get(p.link, 0.0), *p.range_s)
-        for n, t in targets.items() for p in t.parts if p.range_s is not None and p.seconds is not None and p.link in scenario.parts[n]
+        for n, t in targets.items()
+        for p in t.parts
+        if p.range_s is not None and p.seconds is not None and p.link in scenario.parts[n]
     )
-    gap = max(abs((t.measured_s or 0.0) - (t.floor_s or 0.0) - sum(p.seconds or 0.0 for p in t.parts) - (t.unexplained_s or 0.0)) for t in targets.values())
+    gap = max(
+        abs((t.measured_s or 0.0) - (t.floor_s or 0.0) - sum(p.seconds or 0.0 for p in t.parts) - (t.unexplained_s or 0.0))
+        for t in targets.values()
+    )
     return LabRow(scenario, level, answers, gap, ranges, {n: rules(scenario.engine, n) for n in TARGETS})
 
 
@@ -310,7 +356,9 @@ def lab_rows(level: str) -> tuple[LabRow, ...]:
 def coverage(rows: Sequence[LabRow], *, active: bool, targets: Sequence[str] = ("ttft", "e2e")) -> tuple[float, int]:
     """Share of ranges that hold the truth, and how many there are; active: of links that hold more than ACTIVE."""
     held = [
-        low - 1e-9 <= true <= high + 1e-9 for row in rows for target, _, true, low, high in row.ranges
+        low - 1e-9 <= true <= high + 1e-9
+        for row in rows
+        for target, _, true, low, high in row.ranges
         if target in targets and (true > ACTIVE * row.scenario.measured[target] or not active)
     ]
     return mean(held), len(held)

@@ -17,15 +17,30 @@ from . import lab, pairs, scores
 from .scores import LEVELS, LabRow, PairRow
 
 HEALTHY: Final = (
-    "h200-0.24.0-frontend-fixed", "h200-0.24.0-kv-preempt-fixed", "h200-0.24.0-mixed-both-fixed", "h200-0.24.0-mixed-kv-fixed",
-    "h200-0.24.0-prefill-backlog-fixed", "h200-0.24.0-prefix-salt-fixed", "h200-0.24.0-prefix-thrash-fixed", "h200-0.24.0-slots-fixed",
-    "h200-0.33.0-dp2-affinity-s1", "h200-0.33.0-kv-preempt-fixed-s2", "h200-0.33.0-moe-normal-s1", "h200-0.33.0-spec-off-high-s1",
-    "cpu-0.20.2-a-baseline", "cpu-0.32.0-a-baseline", "cpu-0.8.5.post2-a-baseline",
+    "h200-0.24.0-frontend-fixed",
+    "h200-0.24.0-kv-preempt-fixed",
+    "h200-0.24.0-mixed-both-fixed",
+    "h200-0.24.0-mixed-kv-fixed",
+    "h200-0.24.0-prefill-backlog-fixed",
+    "h200-0.24.0-prefix-salt-fixed",
+    "h200-0.24.0-prefix-thrash-fixed",
+    "h200-0.24.0-slots-fixed",
+    "h200-0.33.0-dp2-affinity-s1",
+    "h200-0.33.0-kv-preempt-fixed-s2",
+    "h200-0.33.0-moe-normal-s1",
+    "h200-0.33.0-spec-off-high-s1",
+    "cpu-0.20.2-a-baseline",
+    "cpu-0.32.0-a-baseline",
+    "cpu-0.8.5.post2-a-baseline",
 )
 METHODS: Final = ("books", "twin", "both", *(f"prototype {which}" for which in lab.PROTOTYPES))
 SAID: Final = {
-    "books": "ours, books (what `attribute` says)", "twin": "ours, twin", "both": "ours, twin inside its gate, else books",
-    "prototype books": "prototype, books", "prototype twin": "prototype, twin", "prototype first": "first prototype, anchored twin",
+    "books": "ours, books (what `attribute` says)",
+    "twin": "ours, twin",
+    "both": "ours, twin inside its gate, else books",
+    "prototype books": "prototype, books",
+    "prototype twin": "prototype, twin",
+    "prototype first": "first prototype, anchored twin",
 }
 
 
@@ -66,7 +81,9 @@ def healthy_lines(source: Callable[[str], Window]) -> Iterator[str]:
         window = source(name)
         for level in scores.levels_of(window):
             rows = {r.target: r for r in scores.healthy_rows(name, window, level)}
-            cells = [f"{r.link} {r.share:.3f}, {r.api:.3f}, {r.limiting or r.verdict}" for r in (rows[t] for t in ("ttft", "e2e"))]
+            cells = [
+                f"{r.link} {r.share:.3f}, {r.api:.3f}, {r.limiting or r.verdict}" for r in (rows[t] for t in ("ttft", "e2e"))
+            ]
             tpot = rows.get("tpot")
             yield f"| {name} | {level} | {cells[0]} | {cells[1]} | {tpot.limiting or tpot.verdict if tpot else '-'}, {tpot.largest_load if tpot else '-'} |"
 
@@ -138,7 +155,9 @@ def main() -> None:
         return pairs.window(given.captures / name) if given.captures else scores.capture(name)
 
     sections = {
-        "pairs": lambda: pair_lines(source), "healthy": lambda: healthy_lines(source), "lab": lambda: lab_lines(scores.lab_rows),
+        "pairs": lambda: pair_lines(source),
+        "healthy": lambda: healthy_lines(source),
+        "lab": lambda: lab_lines(scores.lab_rows),
         "scenarios": lambda: scenario_lines(scores.lab_rows, given.target),
     }
     for name, lines in sections.items():
