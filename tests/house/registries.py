@@ -11,7 +11,7 @@ from typing import Final
 # share lies in a module beside them that does not define it.
 FAMILIES: Final = {
     "CHAIN": ("analyzers.links", "LINK"),
-    "HYPOTHESES": ("analyzers.hypotheses", "HYPOTHESIS"),
+    "HYPOTHESES": ("analyzers.hypotheses", "propose"),
     "FORMATS": ("app.collectors.formats", "sniff"),
     "SOURCES": ("app.collectors.sources", None),
     "REPORTS": ("app.reports", "SUFFIX"),

@@ -244,6 +244,13 @@ def test_every_file_of_an_incident_is_claimed_by_one_format():
     assert not wrong, "\n".join(wrong)
 
 
+def test_every_hypothesis_has_its_shape():
+    for module in members("HYPOTHESES"):
+        assert last_name(module) == module.NAME
+        assert hasattr(module, "SINCE"), module.__name__
+        assert callable(module.propose)
+
+
 def test_every_report_has_its_shape():
     for module in members("REPORTS"):
         assert (module.__doc__ or "").strip(), module.__name__
