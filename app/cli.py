@@ -56,6 +56,14 @@ Instance = Annotated[
         "--instance", help="NAME=HOST:PORT: which server wrote the file NAME, where the bundle does not say.", show_default=False
     ),
 ]
+Targets = Annotated[
+    list[str] | None, typer.Option("--target", help="A vLLM server: host:port, or the URL of its /metrics.", show_default=False)
+]
+Seconds = Annotated[
+    float | None, typer.Option("--for", help="End after so many seconds. [default: at Ctrl-C]", show_default=False)
+]
+Interval = Annotated[float, typer.Option("--interval", min=0.1, max=60, help="Seconds between two scrapes of a target.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file with targets and servers.", show_default=False)]
 
 
 def default_store() -> Path:
@@ -309,10 +317,22 @@ def serve(
         str | None,
         typer.Option(envvar="WEAKLINK_TOKEN", help="Secret that every page and route then asks for.", show_default=False),
     ] = None,
+    target: Targets = None,
+    interval: Interval = 1.0,
+    config: ConfigFile = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Open the dashboard on the store (one process; the store is locked while it runs)."""
-    _serve(store or default_store(), host, port, token, no_browser, output)
+    """Open the dashboard on the store (one process; the store is locked while it runs).
+
+    With --target or --config it also collects from running servers, as `weaklink collect` does, into the same store.
+    """
+    from app.live.collect import Collection, loops_of
+
+    found = _configured(config)
+    targets = (*(one.target() for one in found.target), *_targets(target, interval))
+    servers, kv = tuple(one.server() for one in found.prometheus), tuple(one.subscription() for one in found.kv_events)
+    live = loops_of(Collection(targets, servers, kv))
+    _serve(store or default_store(), host, port, token, no_browser, output, background=live)
 
 
 @app.command()
@@ -336,8 +356,9 @@ def demo(
 
 
 def _serve(
-    path: Path, host: str, port: int, token: str | None, no_browser: bool, output: Format, bundle: str | None = None
-) -> None:
+    path: Path, host: str, port: int, token: str | None, no_browser: bool, output: Format, bundle: str | None = None,
+    background: Any = (),
+) -> None:  # fmt: skip
     from app.server import ServerError
     from app.server import serve as run
 
@@ -348,9 +369,228 @@ def _serve(
         typer.echo(json.dumps({"says": text, "store": str(path)}) if output is Format.JSON else text)
 
     try:
-        run(path, host=host, port=port, token=token, open_browser=not no_browser, recording=bundle, say=say)
+        run(
+            path, host=host, port=port, token=token, open_browser=not no_browser, recording=bundle, background=background, say=say
+        )
     except ServerError as error:
         _fail(str(error), 1)
+
+
+# -- live sources ---------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def collect(
+    target: Targets = None,
+    prometheus: Annotated[
+        list[str] | None,
+        typer.Option(help="A Prometheus, Thanos, Mimir or VictoriaMetrics that scrapes vLLM; its URL.", show_default=False),
+    ] = None,
+    config: ConfigFile = None,
+    seconds: Seconds = None,
+    interval: Interval = 1.0,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="Prometheus: start of the window. [default: what is stored, else an hour ago]", show_default=False
+        ),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", help="Prometheus: end of the window. [default: now]", show_default=False)
+    ] = None,
+    match: Annotated[
+        list[str] | None,
+        typer.Option(help='Prometheus: only servers with this label, such as namespace="prod".', show_default=False),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=86400, help="Prometheus: one value every so many seconds. [default: every sample]", show_default=False
+        ),
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Prometheus: the X-Scope-OrgID header.", show_default=False)] = None,
+    store: StorePath = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Collect from running vLLM servers, or from a Prometheus that scrapes them, into the store.
+
+    Servers are scraped until Ctrl-C or --for. A Prometheus is asked once, unless servers are scraped too or --for is given.
+    Exit status: 0 something was stored, 2 nothing was, 1 wrong arguments.
+    """
+    from app.collectors.sources.prometheus import Server
+
+    found = _configured(config)
+    targets = [*(one.target() for one in found.target), *_targets(target, interval)]
+    try:
+        servers = [
+            *(one.server() for one in found.prometheus),
+            *(Server(url, tenant=tenant, match=tuple(match or ()), step_s=step) for url in _urls(prometheus, match)),
+        ]
+    except ValueError as error:
+        _fail(str(error), 1)
+    if not (targets or servers or found.kv_events):
+        _fail("name what to collect from: --target HOST:PORT, --prometheus URL or --config FILE", 1)
+    from app.live.collect import Collection
+    from app.live.collect import collect as run
+
+    window = None if start is None and end is None else (_instant(start), _instant(end))
+    going = Collection(tuple(targets), tuple(servers), tuple(one.subscription() for one in found.kv_events), window, seconds)
+    with _open(store or default_store()) as opened:
+        run(opened, going, _shown(going.progress) if sys.stderr.isatty() else lambda _: None)
+    _clear_progress()
+    _say(going.summary(), output)
+    if not going.stored():
+        _fail("nothing was stored")
+
+
+@app.command()
+def record(
+    out: Annotated[Path, typer.Option(help="The bundle to write: a .zip that does not exist yet.")],
+    target: Targets = None,
+    log: Annotated[list[Path] | None, typer.Option(help="A log file of vLLM to follow.", show_default=False)] = None,
+    seconds: Seconds = None,
+    interval: Interval = 1.0,
+    max_mb: Annotated[float, typer.Option("--max-mb", min=0.001, help="End when the bundle has so many MB.")] = 1000.0,
+    config: ConfigFile = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Record running vLLM servers into a bundle, which `analyze` reads and others can be sent. Needs no store.
+
+    Ctrl-C completes the bundle. Prompts that a log holds are cut out; names of servers stay.
+    Exit status: 0 recorded, 2 no scrape succeeded, 1 wrong arguments.
+    """
+    from functools import partial
+
+    from app.collectors.record import RecordError, State
+    from app.collectors.record import record as run
+    from app.live import run as until
+
+    targets = [*(one.target() for one in _configured(config).target), *_targets(target, interval)]
+    if not targets:
+        _fail("name what to record: --target HOST:PORT", 1)
+    state = State()
+    loop = partial(run, targets, out, state, logs=log or [], max_bytes=int(max_mb * 1e6))
+    try:
+        until([loop], seconds, _shown(state.progress) if sys.stderr.isatty() else lambda _: None)
+    except RecordError as error:
+        _fail(str(error), 1)
+    _clear_progress()
+    _say({"bundle": str(out), **state.summary()}, output)
+    if state.failed == state.scrapes:
+        _fail("no scrape succeeded")
+
+
+@app.command()
+def replay(
+    bundle: Annotated[Path, typer.Argument(help="A bundle with scrapes, as `record` writes it.")],
+    speed: Annotated[float, typer.Option(min=0.01, max=1000, help="Recorded seconds that pass in one.")] = 1.0,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the first server; the others take the next ones. 0: free ones.")] = 8000,
+    seconds: Seconds = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Serve a recording as live /metrics, each of its servers on a port of its own: for trying things without a GPU."""
+    from app.collectors import replay as replaying
+    from app.collectors.sources.bundle import BundleError
+    from app.live import run as until
+
+    try:
+        with replaying.recording(bundle) as held, replaying.serve(held, speed=speed, host=host, port=port) as playing:
+            if output is Format.JSON:
+                typer.echo(json.dumps({"urls": playing.urls, "seconds": (held.end - held.start) / speed}))
+            else:
+                for instance, url in playing.urls.items():
+                    typer.echo(f"{url}  is {instance} of the recording")
+                typer.echo(f"It takes {(held.end - held.start) / speed:.0f} s, then stands still; stop with Ctrl-C.")
+            sys.stdout.flush()
+            until([_wait], seconds, lambda _: None)
+    except BundleError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{host}:{port}: {error.strerror}; give another --port", 1)
+
+
+settings = typer.Typer(help="Check the configuration file.", no_args_is_help=True)
+app.add_typer(settings, name="config")
+
+
+@settings.command("check")
+def check(
+    file: Annotated[Path, typer.Argument(help="The TOML file.")],
+    output: Output = Format.TEXT,
+) -> None:
+    """Say what is wrong with a configuration file. Exit status: 0 nothing, 1 something."""
+    from app.config import ConfigError, read
+
+    try:
+        found = read(file)
+    except ConfigError as error:
+        if output is Format.JSON:
+            typer.echo(json.dumps({"file": str(file), "ok": False, "errors": str(error).splitlines()}, indent=1))
+            raise typer.Exit(1) from error
+        _fail(str(error), 1)
+    said = {"target": [one.url for one in found.target], "prometheus": [one.url for one in found.prometheus]}
+    said |= {"kv_events": [one.endpoint for one in found.kv_events], "otlp": ["on" if found.otlp.enabled else "off"]}
+    if output is Format.JSON:
+        typer.echo(json.dumps({"file": str(file), "ok": True, **said}, indent=1))
+    else:
+        typer.echo(f"{file}: nothing wrong with it")
+        typer.echo("\n".join(f"{kind:<12}{', '.join(each) or 'none'}" for kind, each in said.items()))
+
+
+def _configured(file: Path | None) -> Any:
+    from app.config import Config, ConfigError, read
+
+    try:
+        return Config() if file is None else read(file)
+    except ConfigError as error:
+        _fail(str(error), 1)
+
+
+def _targets(urls: list[str] | None, interval: float) -> list[Any]:
+    from app.collectors.sources.scrape import Target
+
+    found = []
+    for url in urls or []:
+        try:
+            found.append(Target(url, interval_s=interval))
+        except ValueError as error:
+            _fail(f"--target {url}: {error}", 1)
+    if len({one.instance for one in found}) < len(found):
+        _fail("--target: each server needs a host:port of its own", 1)
+    return found
+
+
+def _urls(urls: list[str] | None, match: list[str] | None) -> list[str]:
+    from app.collectors.promql import base_url, matcher
+
+    for text in match or []:
+        try:
+            matcher(text)
+        except ValueError as error:
+            _fail(f"--match {text}: {error}", 1)
+    try:
+        return [base_url(url) for url in urls or []]
+    except ValueError as error:
+        _fail(f"--prometheus: {error}", 1)
+
+
+def _wait(stop: Any) -> None:
+    stop.wait()
+
+
+def _shown(progress: Any) -> Any:
+    return lambda passed: typer.echo(f"\r\033[K{passed:.0f} s  {progress()}", nl=False, err=True)
+
+
+def _say(summary: dict[str, Any], output: Format) -> None:
+    if output is Format.JSON:
+        typer.echo(json.dumps(summary, indent=1))
+        return
+    for name, value in summary.items():
+        for each in value if isinstance(value, list) else [value]:
+            text = "  ".join(f"{k} {v}" for k, v in each.items() if v is not None) if isinstance(each, dict) else each
+            typer.echo(f"{name:<12}{text}")
 
 
 def main() -> None:

@@ -36,7 +36,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit.starlette import App
 from streamlit.web import bootstrap
 
+from app.collectors.sources import otlp
 from app.ingest import BundleError, FileResult, load
+from app.live.received import take_spans
 from app.store import Store
 from app.ui import shared
 
@@ -138,6 +140,7 @@ def application(
         routes=[
             Route("/healthz", _health(store), methods=["GET"]),
             Route("/api/bundles", _bundles(store, token is not None), methods=["POST"]),
+            *otlp.routes(partial(take_spans, store)),
         ],
         middleware=[Middleware(Guard, token=token, local=_is_loopback(host))],
         lifespan=_lifespan(store, background, ready),

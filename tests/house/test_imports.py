@@ -30,10 +30,11 @@ MAY_IMPORT: Final = {
         "prometheus_api_client",
         "pyarrow",
         "requests",  # sessions that prometheus_api_client takes
+        "starlette",  # the routes that a source offers and the server mounts
         "zmq",
     ),
     "app.store": ("queries", "analyzers.model", "duckdb", "numpy", "pyarrow"),
-    "app.live": ("analyzers.model", "app.collectors", "app.config", "app.ingest", "app.store", "numpy"),
+    "app.live": ("analyzers.model", "app.collectors", "app.config", "app.ingest", "app.live", "app.store", "numpy"),
     "app.pipeline": ("analyzers", "app.store", "numpy"),
     "app.alerts": ("analyzers", "app.alerts", "app.pipeline", "httpx", "jinja2", "numpy", "requests"),
     "app.reports": ("analyzers", "app.pipeline", "app.reports", "jinja2", "numpy", "plotly"),

@@ -7,7 +7,8 @@ Written by
     - federation and dumps, with a time beside each sample.
 
 Traps
-    - The numbers are taken while the server answers, so a recorded scrape and its samples are at t + dur, not at t.
+    - The numbers are taken while the server answers, so a recorded scrape and its samples are at t + dur, not at t. Where all
+      samples carry one and the same time of their own, they and the scrape are at that.
     - A sample's own time is in milliseconds in Prometheus text and in seconds in OpenMetrics. The two cannot be told by the
       content type that was lost with the HTTP answer, but by size: 1e11 s is the year 5138, 1e11 ms is 1973.
     - NaN and infinite samples (a summary without observations) are unknown, and are not stored.
@@ -20,7 +21,7 @@ Source: https://prometheus.io/docs/instrumenting/exposition_formats/; the refere
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
 
@@ -45,6 +46,7 @@ KEPT: Final = ("vllm:", "vllm_", "ray_vllm_", "http_", "process_")
 EXPECTED: Final = "expected: name{labels} value [timestamp]"
 ROWS: Final = 1 << 17  # samples a batch
 BLOCK: Final = 1 << 20  # bytes of raw text at once
+FOLLOWED: Final = 400_000  # spellings of series that a follower remembers; 1000 engines have 258,000
 SERIES: Final = ("series", "instance", "name", "engine", "model_name", "labels")
 SCRAPE: Final = ("instance", "ts", "duration_s", "ok", "timed")
 
@@ -117,10 +119,32 @@ def read(stream: BinaryIO, reference_ts: float) -> Iterator[Batch]:  # noqa: ARG
     yield from tally.batches(instance=instances[0] if len(instances) == 1 else None)
 
 
+def follow() -> Callable[[Mapping[str, Any]], list[Batch]]:
+    """A reader of one line of a recorder after another, as a dictionary, that remembers the series: for a live target.
+
+    The batches of each line are complete, as of a file with that line only, but a series is told once and keeps its number.
+    """
+    book = _Book()
+
+    def one(fields: Mapping[str, Any]) -> list[Batch]:
+        nonlocal book
+        if len(book.series) > FOLLOWED:  # labels that never repeat: forget, and tell the series again
+            book = _Book()
+        tally = Tally(lines=1)
+        _take(book, tally, 1, fields)
+        return [*_flush(book), *tally.batches()]
+
+    return one
+
+
 def _snapshot(book: _Book, tally: Tally, number: int, line: bytes) -> None:
     """Take one line of a recorder."""
-    fields = loads(line)
-    ts = seconds(fields.get("t")) if isinstance(fields, dict) else None
+    _take(book, tally, number, loads(line))
+
+
+def _take(book: _Book, tally: Tally, number: int, fields: Any) -> None:
+    """Take what one line of a recorder says."""
+    ts = seconds(fields.get("t")) if isinstance(fields, Mapping) else None
     if ts is None:
         tally.reject(number, 'expected: a JSON object {"t": epoch seconds, "url", "text"}')
         return
@@ -137,6 +161,8 @@ def _snapshot(book: _Book, tally: Tally, number: int, line: bytes) -> None:
     if bad:
         more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
         tally.reject(number, f"text line {bad[0] + 1}: {EXPECTED}{more}")
+    if stamps and len(stamps) == len(places) and len(own := set(stamps.values())) == 1:
+        ts = own.pop()
     book.scrapes.append((instance, ts, duration, bool(places) or not bad, True))
     _keep(book, places, values, np.full(len(places), ts), stamps)
 

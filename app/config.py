@@ -1,0 +1,175 @@
+"""One TOML file -> Config: what is collected, from where, with which credentials, and how long it is kept.
+
+Secrets do not stand in the file: it names the environment variable or the file that holds them. Keys that are not known are
+errors, so that a misspelt one is no silent default.
+"""
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from app.collectors.access import Access
+from app.collectors.sources import kv_events, prometheus, scrape
+
+SECRETS: Final = frozenset({"token", "bearer", "password", "bearer_token", "secret"})
+
+
+class ConfigError(Exception):
+    """The file cannot be used; the message has a line for each fault: file, key, what was expected."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _Access(_Strict):
+    bearer_env: str | None = None
+    bearer_file: str | None = None
+    user: str | None = None
+    password_env: str | None = None
+    password_file: str | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    insecure: bool = False
+
+    @model_validator(mode="after")
+    def _one_way_in(self) -> Self:
+        bearer = [self.bearer_env, self.bearer_file]
+        password = [self.password_env, self.password_file]
+        if sum(one is not None for one in bearer) > 1 or sum(one is not None for one in password) > 1:
+            raise ValueError("expected the secret in the environment or in a file, not in both")
+        if any(bearer) and (self.user or any(password)):
+            raise ValueError("expected a bearer token or a user with password, not both")
+        if self.key_file and not self.cert_file:
+            raise ValueError("expected cert_file beside key_file")
+        return self
+
+    def access(self) -> Access:
+        """TLS and credentials as the sources take them."""
+        return Access(**{name: getattr(self, name) for name in _Access.model_fields})
+
+
+def _scrape_url(url: str) -> str:
+    return scrape.complete(url)
+
+
+def _matcher(text: str) -> str:
+    prometheus.matcher(text)
+    return text
+
+
+class TargetConfig(_Access):
+    """[[target]]: one vLLM server's /metrics."""
+
+    url: Annotated[str, AfterValidator(_scrape_url)]
+    name: str | None = None
+    interval_s: Annotated[float, Field(ge=0.5, le=60)] = 1.0
+    timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
+
+    def target(self) -> scrape.Target:
+        """The target as the scraper takes it."""
+        return scrape.Target(self.url, self.name, self.interval_s, self.timeout_s, self.access())
+
+
+class PrometheusConfig(_Access):
+    """[[prometheus]]: a Prometheus, Thanos, Mimir or VictoriaMetrics that scrapes vLLM servers."""
+
+    url: Annotated[str, AfterValidator(prometheus.base_url)]
+    tenant: str | None = None  # X-Scope-OrgID
+    match: tuple[Annotated[str, AfterValidator(_matcher)], ...] = Field(default=(), strict=False)  # namespace="prod"
+    step_s: Annotated[int, Field(ge=1, le=86400)] | None = None  # None: every sample
+    every_s: Annotated[float, Field(ge=5, le=3600)] = 15.0  # between two looks, while following
+    timeout_s: Annotated[float, Field(gt=0, le=600)] = 30.0
+    deadline_s: Annotated[float, Field(gt=0, le=86400)] = 600.0
+
+    def server(self) -> prometheus.Server:
+        """The server as the collector takes it."""
+        return prometheus.Server(
+            self.url, self.access(), self.tenant, self.match, self.step_s, self.every_s, self.timeout_s, self.deadline_s
+        )
+
+
+class KvConfig(_Strict):
+    """[[kv_events]]: the ZMQ endpoint of a server started with --kv-events-config."""
+
+    endpoint: Annotated[str, Field(pattern=r"^(tcp|ipc|inproc)://.+")]
+    topic: str = ""
+    instance: str | None = None  # host:port of the server whose blocks these are
+
+    def subscription(self) -> kv_events.Subscription:
+        """The subscription as the source takes it."""
+        return kv_events.Subscription(self.endpoint, self.topic, self.instance)
+
+
+class OtlpConfig(_Strict):
+    """[otlp]: POST /v1/traces of `weaklink serve`."""
+
+    enabled: bool = True
+
+
+class RetentionConfig(_Strict):
+    """[retention]: read, and not yet acted on."""
+
+    raw_days: Annotated[float, Field(gt=0)] = math.inf
+
+
+class Config(_Strict):
+    """The whole file. Empty: nothing is collected."""
+
+    target: tuple[TargetConfig, ...] = Field(default=(), strict=False)
+    prometheus: tuple[PrometheusConfig, ...] = Field(default=(), strict=False)
+    kv_events: tuple[KvConfig, ...] = Field(default=(), strict=False)
+    otlp: OtlpConfig = OtlpConfig()
+    retention: RetentionConfig = RetentionConfig()
+
+    @model_validator(mode="after")
+    def _servers_differ(self) -> Self:
+        seen: set[str] = set()
+        for one in self.target:
+            instance = one.target().instance
+            if instance in seen:
+                raise ValueError(f"expected each target at a host:port of its own, {instance} is there twice")
+            seen.add(instance)
+        return self
+
+
+def read(path: Path) -> Config:
+    """The configuration in a file. ConfigError says all that is wrong with it."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: expected UTF-8 (byte {error.start})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: expected TOML: {error}") from error
+    try:
+        return Config.model_validate(found)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_input=False)
+        raise ConfigError("\n".join(f"{path}: {_place(one['loc'])}: {_expected(one)}" for one in faults)) from error
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    """target[0].interval_s; counted from 1, as people do."""
+    text = ""
+    for part in loc:
+        text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else part
+    return text or "the file"
+
+
+def _expected(fault: Any) -> str:
+    if fault["type"] == "extra_forbidden":
+        if str(fault["loc"][-1]) in SECRETS:
+            return "not here: a secret stands in the environment or a file, expected bearer_env, bearer_file, password_env or password_file"
+        return "no such key"
+    message = str(fault["msg"])
+    if fault["type"] == "value_error":
+        return message.removeprefix("Value error, ")
+    if fault["type"] == "missing":
+        return "expected, but not there"
+    return message.replace("Input should be", "expected").replace("String should", "expected text that should")

@@ -1,0 +1,92 @@
+"""One run of `collect`: what is scraped, asked and listened to, and how it went."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from app.collectors.access import AccessError
+from app.collectors.sources.kv_events import KvEventsError, Subscription
+from app.collectors.sources.prometheus import PrometheusError, Server
+from app.collectors.sources.scrape import Target
+from app.live import Background, run
+from app.live.pulled import LAG_S, Pulled, pull, pulling
+from app.live.received import events
+from app.live.scraped import Feeds, scraping
+from app.store import Store
+
+
+@dataclass(slots=True)
+class Collection:
+    """What to collect, and what was. `window`: of a Prometheus (None: open ends); without it, it is followed or asked once."""
+
+    targets: tuple[Target, ...] = ()
+    servers: tuple[Server, ...] = ()
+    subscriptions: tuple[Subscription, ...] = ()
+    window: tuple[float | None, float | None] | None = None
+    limit_s: float | None = None
+    feeds: Feeds = field(default_factory=dict)
+    pulled: dict[str, Pulled] = field(default_factory=dict)  # by URL
+    errors: list[str] = field(default_factory=list)
+
+    def stored(self) -> bool:
+        """Whether anything came, or was there already."""
+        pulls = [sum(one.scrapes.values()) + sum(one.known.values()) for one in self.pulled.values()]
+        return bool(self.subscriptions) or any(pulls) or any(feed.scrapes > feed.failed for feed in self.feeds.values())
+
+    def progress(self) -> str:
+        """One line for a terminal."""
+        feeds, pulls = list(self.feeds.values()), list(self.pulled.values())
+        scrapes = sum(one.scrapes for one in feeds) + sum(sum(one.scrapes.values()) for one in pulls)
+        failed = sum(one.failed for one in feeds) + sum(sum(one.failed.values()) for one in pulls)
+        errors = "".join(f"  {one.instance}: {one.error}" for one in feeds if one.error)
+        return f"{scrapes} scrapes, {failed} failed{errors}"
+
+    def summary(self) -> dict[str, Any]:
+        """What was collected, for programs."""
+        return {
+            "target": [
+                {
+                    "instance": one.instance, "scrapes": one.scrapes, "failed": one.failed, "samples": one.samples,
+                    "skipped": one.skipped, "dropped": one.dropped, "rejected": one.rejected, "error": one.error,
+                }
+                for one in self.feeds.values()
+            ],
+            "prometheus": [
+                {"url": url, "instance": instance, "scrapes": count, "failed": one.failed.get(instance, 0), "known": one.known.get(instance, 0)}
+                for url, one in self.pulled.items()
+                for instance, count in one.scrapes.items()
+            ],
+            "note": [f"{url}: {note}" for url, one in self.pulled.items() for note in one.notes],
+            "error": self.errors,
+        }  # fmt: skip
+
+
+def loops_of(going: Collection) -> list[Background]:
+    """The loops that go on until they are stopped: what `serve` runs beside the dashboard."""
+    loops = [scraping(going.targets, going.feeds)] if going.targets else []
+    loops += [pulling(server, going.pulled.setdefault(server.url, Pulled())) for server in going.servers]
+    return loops + [events(one) for one in going.subscriptions]
+
+
+def collect(store: Store, going: Collection, show: Callable[[float], None]) -> None:
+    """Collect until done, the time is over, or a signal; what cannot be reached is said in the summary."""
+    follow = going.window is None and (going.limit_s is not None or bool(going.targets) or bool(going.subscriptions))
+    loops = loops_of(going if follow else replace(going, servers=()))
+    if not follow:
+        loops += [partial(_once, going, server) for server in going.servers]
+    try:
+        run([partial(loop, store) for loop in loops], going.limit_s, show)
+    except (AccessError, KvEventsError) as error:
+        going.errors.append(str(error))
+
+
+def _once(going: Collection, server: Server, store: Store, stop: threading.Event) -> None:
+    pulled = going.pulled.setdefault(server.url, Pulled())
+    start, end = going.window or (None, None)
+    try:
+        pull(store, server, start, end if end is not None else time.time() - LAG_S, pulled, stop)
+    except (PrometheusError, AccessError) as error:
+        going.errors.append(f"{server.url}: {error}")

@@ -1,0 +1,220 @@
+"""Scrapes into the store. Those that are waiting go into one transaction, in which each is whole.
+
+A scrape that is not newer than the last one stored of its server, by whatever source, is left out.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from analyzers.model import Array, Batch
+from app.collectors.formats import MAX_REJECTED, prometheus_text
+from app.collectors.formats.json_lines import instance_of
+from app.collectors.sources import scrape
+from app.live import LIVE, Background, file_of, numbered
+from app.store import Store
+
+AHEAD_S: Final = 60.0  # a stored stamp further in the future is a wrong clock, and holds nothing up
+WAITING_BYTES: Final = 256 << 20  # of texts, while a large upload holds the store
+GATHER_S: Final = 0.25  # many targets: what comes within shares a transaction
+MANY: Final = 8  # targets
+
+Line = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Feed:
+    """What is known of one live server: its place in the store, its parser, its watermark, and its counts since the start."""
+
+    instance: str
+    file_id: int
+    line: int  # scrapes in the store
+    reasons: int  # rows of rejected_line in the store
+    last_ts: float  # the newest successful scrape in the store
+    read: Callable[[Line], list[Batch]] = field(default_factory=prometheus_text.follow)
+    numbers: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # series number of the parser -> series_id
+    scrapes: int = 0
+    failed: int = 0
+    skipped: int = 0  # not newer than the watermark
+    dropped: int = 0  # came while too much was waiting
+    samples: int = 0
+    rejected: int = 0  # with a line that could not be read
+    error: str | None = None  # of the last scrape; None: it was fine
+
+
+Feeds = dict[str, Feed]  # by instance
+
+
+@dataclass(slots=True)
+class _News:
+    """One scrape on its way into the store."""
+
+    feed: Feed
+    line: Line
+    ts: float
+    samples: Sequence[Batch]
+    rows: Mapping[str, Batch]  # of the other tables: one row each
+
+
+def _feed(store: Store, instance: str) -> Feed:
+    with store.transaction():
+        file_id = file_of(store, LIVE, instance, prometheus_text.NAME, instance)
+    line, reasons, last = store.rows(
+        "SELECT lines, (SELECT count(*) FROM rejected_line AS r WHERE r.file_id = f.file_id), "
+        "(SELECT max(ts) FROM scrape AS s WHERE s.instance = $instance AND ok AND timed AND ts < $now) "
+        "FROM source_file AS f WHERE file_id = $file",
+        {"instance": instance, "now": time.time() + AHEAD_S, "file": file_id},
+    )[0]
+    return Feed(instance, file_id, line, reasons, -np.inf if last is None else last)
+
+
+def put(store: Store, feeds: Feeds, lines: Sequence[Line]) -> None:
+    """Store recording lines, all in one transaction. A line that the store refuses is counted, and takes no other along."""
+    for instance in {_instance(line) for line in lines} - set(feeds):
+        feeds[instance] = _feed(store, instance)
+    try:
+        _put(store, feeds, lines)
+    except Exception as error:  # noqa: BLE001 whatever it is, nothing of it was stored and collecting goes on
+        for feed in feeds.values():  # the series that the transaction took back are told again
+            feed.read, feed.numbers = prometheus_text.follow(), np.zeros(0, dtype=np.int64)
+        if len(lines) > 1:
+            for line in lines:
+                put(store, feeds, [line])
+            return
+        feed = feeds[_instance(lines[0])]
+        feed.failed += 1
+        feed.error = f"could not be stored: {type(error).__name__}: {error}"
+
+
+def _instance(line: Line) -> str:
+    return instance_of(line["url"]) or str(line["url"])
+
+
+def _put(store: Store, feeds: Feeds, lines: Sequence[Line]) -> None:
+    last: dict[str, float] = {}
+    news: list[_News] = []
+    with store.transaction():
+        for line in lines:
+            feed = feeds[_instance(line)]
+            batches = feed.read(line)
+            rows = {batch.table: batch for batch in batches if batch.table != "sample"}
+            if "series" in rows:
+                feed.numbers = numbered(store, feed.numbers, rows["series"])
+            ts = float(rows["scrape"].columns["ts"][0]) if "scrape" in rows else -np.inf
+            if "text" in line:
+                if ts <= last.get(feed.instance, feed.last_ts):
+                    feed.skipped += 1
+                    continue
+                last[feed.instance] = ts
+            news.append(_News(feed, line, ts, [batch for batch in batches if batch.table == "sample"], rows))
+        _add(store, news)
+    for one in news:
+        _count(one)
+
+
+def _add(store: Store, news: Sequence[_News]) -> None:
+    """Add the rows of all scrapes, one insert a table."""
+    samples = [(one.feed.numbers[batch.columns["series"]], batch.columns) for one in news for batch in one.samples]
+    if samples:
+        columns = {name: np.concatenate([columns[name] for _, columns in samples]) for name in ("ts", "value")}
+        store.add(Batch("sample", {"series_id": np.concatenate([ids for ids, _ in samples]), **columns}))
+    _add_rows(store, "scrape", [(one.rows["scrape"], {"file_id": one.feed.file_id}) for one in news if "scrape" in one.rows])
+    _add_rows(store, "rejected_line", [
+        (one.rows["rejected_line"], {"file_id": one.feed.file_id, "line": one.feed.line + 1})
+        for one in news if "rejected_line" in one.rows and one.feed.reasons < MAX_REJECTED
+    ])  # fmt: skip
+    for one in news:
+        store.execute(
+            "UPDATE source_file SET lines = lines + 1, bytes = bytes + ?, rejected = rejected + ? WHERE file_id = ?",
+            [len(one.line.get("text", "")), one.rows["source_file"].columns["rejected"][0], one.feed.file_id],
+        )
+
+
+def _add_rows(store: Store, table: str, found: Sequence[tuple[Batch, Mapping[str, Any]]]) -> None:
+    """Add batches of one row, each with columns of its own."""
+    rows = [{**{name: values[0] for name, values in batch.columns.items()}, **own} for batch, own in found]
+    if rows:
+        store.add(Batch(table, {name: [row[name] for row in rows] for name in rows[0]}))
+
+
+def _count(one: _News) -> None:
+    feed = one.feed
+    feed.line += 1
+    feed.scrapes += 1
+    feed.reasons += "rejected_line" in one.rows
+    feed.rejected += one.rows["source_file"].columns["rejected"][0]
+    feed.samples += sum(len(batch.columns["ts"]) for batch in one.samples)
+    if "text" in one.line:
+        feed.last_ts, feed.error = one.ts, None
+    else:
+        feed.failed += 1
+        feed.error = str(one.line.get("error"))
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Scrapes that wait for the store; None ends them."""
+
+    lines: asyncio.Queue[scrape.Line | None] = field(default_factory=asyncio.Queue)
+    bytes: int = 0
+
+
+def scraping(targets: Sequence[scrape.Target], feeds: Feeds) -> Background:
+    """A loop that scrapes `targets` into a store; `feeds` shows, while it runs, how it goes."""
+
+    def run(store: Store, stop: threading.Event) -> None:
+        asyncio.run(_scrape(store, targets, feeds, stop))
+
+    return run
+
+
+async def _scrape(store: Store, targets: Sequence[scrape.Target], feeds: Feeds, stop: threading.Event) -> None:
+    waiting, done = _Waiting(), asyncio.Event()
+
+    def take(line: scrape.Line) -> None:
+        size = len(line.get("text", ""))
+        if waiting.bytes + size > WAITING_BYTES:
+            if _instance(line) in feeds:
+                feeds[_instance(line)].dropped += 1
+            return
+        waiting.bytes += size
+        waiting.lines.put_nowait(line)
+
+    async with asyncio.TaskGroup() as group:
+        ending = group.create_task(_until(stop, done))
+        group.create_task(_write(store, feeds, waiting, GATHER_S if len(targets) > MANY else 0.0))
+        try:
+            await scrape.watch(targets, take, done)
+        finally:
+            ending.cancel()
+            waiting.lines.put_nowait(None)
+
+
+async def _until(stop: threading.Event, done: asyncio.Event) -> None:
+    while not stop.is_set():  # noqa: ASYNC110 a thread's event cannot be awaited
+        await asyncio.sleep(0.1)
+    done.set()
+
+
+async def _write(store: Store, feeds: Feeds, waiting: _Waiting, gather_s: float) -> None:
+    """Store what waits, until the None that ends it. One thread writes, so that scraping goes on meanwhile."""
+    loop, line = asyncio.get_running_loop(), await waiting.lines.get()
+    with ThreadPoolExecutor(1, "weaklink-write") as writer:
+        while line is not None:
+            await asyncio.sleep(gather_s)
+            lines = []
+            while line is not None:
+                lines.append(line)
+                if waiting.lines.empty():
+                    break
+                line = waiting.lines.get_nowait()
+            await loop.run_in_executor(writer, put, store, feeds, lines)
+            waiting.bytes -= sum(len(one.get("text", "")) for one in lines)
+            if line is not None:
+                line = await waiting.lines.get()
