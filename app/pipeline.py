@@ -166,7 +166,7 @@ def _events(store: Store) -> list[tuple[str | None, Event]]:
 
 def _model(store: Store, instance: str | None, engine: str, events: Sequence[Event]) -> str | None:
     found = store.rows(
-        "SELECT model_name FROM series WHERE instance IS NOT DISTINCT FROM ? AND engine = ? AND model_name IS NOT NULL ORDER BY series_id LIMIT 1",
+        "SELECT model_name FROM series WHERE instance IS NOT DISTINCT FROM ? AND coalesce(engine, '0') = ? AND model_name IS NOT NULL ORDER BY series_id LIMIT 1",
         [instance, engine],
     )
     if found:

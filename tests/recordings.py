@@ -3,10 +3,14 @@
 import functools
 import json
 from collections.abc import Iterable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from analyzers.model import Incident
+from app.cli import _file
 from app.ingest import FileResult, load
+from app.pipeline import attribution_for
 from app.store import Store
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -157,15 +161,23 @@ def kv_event(seq: int, t: float, hashes: list[int], tokens: Iterable[Any] = (), 
     return json.dumps({"t": NOON + t, "topic": "", "endpoint": "0", "seq": seq, "batch": [NOON + t, [event], 0]}) + "\n"
 
 
-# -- the incidents, loaded once a process -------------------------------------------------------------------------------------
+# -- real recordings, loaded once a process -------------------------------------------------------------------------------------
 
 
 @functools.cache
-def incident(name: str) -> tuple[Store, tuple[FileResult, ...]]:
-    """Return a store with one sample incident. Read it only."""
+def loaded(*paths: Path) -> tuple[Store, tuple[FileResult, ...]]:
+    """Return a store with one bundle or several files. Read it only."""
     store = Store()
-    return store, tuple(load(store, [INCIDENTS / name]))
+    return store, tuple(load(store, paths))
 
 
-def incidents() -> list[str]:
-    return sorted(path.name for path in INCIDENTS.iterdir() if (path / "manifest.toml").exists())
+@functools.cache
+def judged(*paths: Path) -> Incident:
+    """Return what `weaklink analyze` shows of these paths."""
+    store, results = loaded(*paths)
+    return Incident(version("weaklink"), tuple(_file(result) for result in results), attribution_for(store))
+
+
+def recorded(folder: Path) -> list[str]:
+    """Return the names of the recordings in a folder."""
+    return sorted(path.name for path in folder.iterdir() if (path / "manifest.toml").exists())
