@@ -59,7 +59,7 @@ def compare(before: Window, after: Window) -> Comparison:
     a, b = attribute(before), attribute(after)
     pair = _twins(before, after)
     changes = {name: _change(name, a, b, pair) for name in TARGETS}
-    return Comparison(a, b, changes, tuple(_configuration(before, after)), tuple(_conditions(a, b, before, after, pair)))
+    return Comparison(a, b, changes, tuple(configuration(before, after)), tuple(_conditions(a, b, before, after, pair)))
 
 
 # -- mechanisms -------------------------------------------------------------------------------------------------------------
@@ -263,9 +263,12 @@ def _sentence(
 
 
 # -- conditions -------------------------------------------------------------------------------------------------------------
-def _configuration(before: Window, after: Window) -> list[str]:
+def configuration(before: Window, after: Window) -> list[str]:
+    """Arguments, engines and versions that differ, in words."""
+
     def args(window: Window) -> dict[str, Any]:
-        return {k: v for e in window.engines for k, v in (e.facts.get("args") or {}).items()}
+        given = {k: v for e in window.engines for k, v in (e.facts.get("args") or {}).items()}
+        return {**{k: v for k, v in given.items() if k != "env"}, **{f"env.{k}": v for k, v in (given.get("env") or {}).items()}}
 
     a, b = args(before), args(after)
     said = [

@@ -60,10 +60,12 @@ class Workload:
 def workload(window: Window) -> Workload:
     """Describe the stream of a window over all its engines."""
     # a decode server's requests came through a prefill server: they are one stream
-    engines = [e for e, role in zip(window.engines, roles(window.engines), strict=True) if role != "decode"]
+    named = list(zip(window.engines, roles(window.engines), strict=True))
+    engines = [e for e, role in named if role != "decode"]
+    finishing = [e for e, role in named if role != "prefill"]
     rates = [arrival_rate(e) for e in engines]
     known = [r for r in rates if r is not None]
-    prompt, output = _lengths(engines, "prompt"), _lengths(engines, "output")
+    prompt, output = _lengths(engines, "prompt"), _lengths(finishing, "output")
     inside = _in_flight(engines)
     loop = _loop(engines, inside)
     hit = _hit(engines)

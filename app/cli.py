@@ -279,7 +279,7 @@ def status(store: StorePath = None, output: Output = Format.TEXT) -> None:
         recordings = opened.rows("SELECT bundle, instances, start_ts, end_ts FROM recording ORDER BY start_ts")
         tables = ("source_file", "series", "sample", "scrape", "request", "stat", "step", "event", "kv_event", "rejected_line")
         counts = {name: opened.rows(f"SELECT count(*) FROM {name}")[0][0] for name in tables}
-    from app.reports.json import stamp
+    from app.reports.words import stamp
 
     size = path.stat().st_size
     if output is Format.JSON:

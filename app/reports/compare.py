@@ -3,7 +3,7 @@
 from typing import Any
 
 from analyzers.compare import Change, Comparison
-from app.reports.text import NAMES, amount
+from app.reports.words import NAMES, amount
 
 
 def render(found: Comparison) -> str:

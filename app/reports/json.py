@@ -3,10 +3,10 @@
 import json
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from analyzers.model import Incident, Part, Target
+from app.reports.words import stamp
 
 SUFFIX: Final = ".json"
 MEDIA_TYPE: Final = "application/json"
@@ -77,11 +77,6 @@ def _what_if(found: Any) -> dict[str, Any] | None:
         "met_ratio": {name: _numbers(values) for name, values in found.met.items()} if found.met else None,
         "without_long_prompts_and_faults_s": _numbers(found.without_long_joint) if found.without_long_joint else None,
     }
-
-
-def stamp(ts: float | None) -> str | None:
-    """An instant as ISO 8601 in UTC with milliseconds; None stays None."""
-    return None if ts is None else datetime.fromtimestamp(ts, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _one(values: tuple[str, ...]) -> str | list[str] | None:

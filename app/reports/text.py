@@ -1,17 +1,15 @@
 """Text: one screen for the terminal. The verdict first, with its number; then the chain, what is ruled out, what cannot be told."""
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
 from analyzers.links import CHAIN, by_name, tries
 from analyzers.model import Attribution, Incident, Level, Part, Refusal, Target
-from app.reports.json import stamp
+from app.reports.words import NAMES, amount, digits, stamp
 
 SUFFIX: Final = ".txt"
 MEDIA_TYPE: Final = "text/plain"
 
-NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 MARKS: Final = {"limiting": "●", "contributing": "◐", "ok": "○", "unknown": "?"}
 _FROM: Final = {
     Level.STATE: "gauges and rates only",
@@ -54,23 +52,6 @@ def chosen(targets: dict[str, Target], asked: str | None) -> str:
     if limited:
         return max(limited, key=share)
     return next((name for name in ("e2e", "ttft", "tpot") if name in targets and targets[name].verdict == "undetermined"), "e2e")
-
-
-def amount(seconds: float | None, name: str) -> str:
-    """Seconds with three significant digits: s, or ms for TPOT and small values."""
-    if seconds is None or not math.isfinite(seconds):
-        return "unknown"
-    if name == "tpot" or (seconds != 0 and abs(seconds) < 0.1):
-        return f"{_digits(1000 * seconds)} ms"
-    return f"{_digits(seconds)} s"
-
-
-def _digits(value: float) -> str:
-    if value == 0:
-        return "0"
-    if abs(value) < 0.005:
-        return "0.00"
-    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
 def headline(t: Target) -> str:
@@ -164,7 +145,7 @@ def _span(part: Part, name: str) -> str:
     if part.range_s is None or not part.seconds:
         return ""
     unit = 1000 if name == "tpot" or abs(part.seconds) < 0.1 else 1
-    return f"{_digits(unit * part.range_s[0])} - {_digits(unit * part.range_s[1])}"
+    return f"{digits(unit * part.range_s[0])} - {digits(unit * part.range_s[1])}"
 
 
 def _short(part: Part) -> str:

@@ -8,7 +8,8 @@ Written by people (a script, a line copied from a terminal), by recorders, by Hu
     - a config.json: "architectures" with "hidden_size" or "text_config".
 
 Yields event `args` {name: value}, names as vLLM's fields have them (--max-num-seqs 64 -> max_num_seqs: 64), and event
-`model_config`. What looks like a secret becomes "***". Environment variables are not read: they hold tokens.
+`model_config`. What looks like a secret becomes "***". Of environment variables only vLLM's own (VLLM_...) beside a
+JSON command are read, into the argument `env`: others hold tokens.
 
 Traps
     - Names may be written with - or _; --json-arg.key value is one field of a JSON argument; -O3, -tp=2.
@@ -137,9 +138,17 @@ def _json(source: Iterable[tuple[int, bytes]], stream: BinaryIO, tally: Tally) -
         elif args is None:
             tally.reject(line, EXPECTED_JSON)
         else:
-            yield line, "args", args
+            yield line, "args", {**args, **_environment(value.get("env"))}
             if isinstance(value.get("model_config"), dict):
                 yield line, "model_config", value["model_config"]
+
+
+def _environment(given: Any) -> dict[str, Any]:
+    """VLLM's own variables as {"env": {name: text}}; secrets masked, nothing where there are none."""
+    if not isinstance(given, dict):
+        return {}
+    kept = {name: "***" if _SECRET.search(name) else str(value)[:200] for name, value in given.items() if name.startswith("VLLM_")}
+    return {"env": kept} if kept else {}
 
 
 def _text(source: Iterable[tuple[int, bytes]], tally: Tally) -> Iterator[tuple[int, str, dict[str, Any]]]:
