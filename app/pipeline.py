@@ -137,6 +137,9 @@ def _engine(
     mine = tuple(event for where, event in events if where == instance and event.engine in {None, engine})
     one = _pick(bucket, instance, engine)
     counts = _pick(kv, instance, engine)
+    facts = facts_of(store, instance, engine, mine)
+    if not total.get("e2e_n") and not (stat["instance"] == instance).any() and len(scrape["ts"]):
+        facts["last_gauges"] = _last_gauges(store, instance, engine, float(scrape["ts"].max()))
     return Engine(
         instance=instance or "",
         engine=engine,
@@ -150,10 +153,23 @@ def _engine(
         request=_pick(request, instance) if alone else {},
         bucket={family: (one["le"][one["family"] == family], one["n"][one["family"] == family]) for family in set(one["family"])},
         total=total,
-        facts=facts_of(store, instance, engine, mine),
+        facts=facts,
         kv={name: float(values[0]) for name, values in counts.items() if len(values)},
         event=mine,
     )
+
+
+def _last_gauges(store: Store, instance: str | None, engine: str, end: float) -> dict[str, float]:
+    """The gauges at the last scrape up to `end`, which are all that a single text without a time says."""
+    found = store.rows(
+        "SELECT q.quantity, CASE q.quantity WHEN 'kv_usage_ratio' THEN max(s.value) ELSE sum(s.value) END "
+        "FROM (SELECT series_id, max(value) AS value FROM sample WHERE ts = "
+        "(SELECT max(ts) FROM epoch WHERE instance IS NOT DISTINCT FROM $instance AND ts <= $end) GROUP BY series_id) AS s "
+        "JOIN quantity_series AS q USING (series_id) "
+        "WHERE q.kind = 'gauge' AND q.instance IS NOT DISTINCT FROM $instance AND q.engine = $engine GROUP BY q.quantity",
+        {"instance": instance, "engine": engine, "end": end},
+    )
+    return dict(found)
 
 
 def _events(store: Store) -> list[tuple[str | None, Event]]:
