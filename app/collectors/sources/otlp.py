@@ -23,7 +23,7 @@ PATH: Final = "/v1/traces"
 PROTOBUF: Final = ("application/x-protobuf", "application/protobuf")
 MISSING: Final = "protobuf needs the extra [otlp]: pip install 'weaklink[otlp]', or send OTLP as JSON"
 
-Take = Callable[[dict[str, Any], str | None], None]  # an export {"resourceSpans": [...]}, and the sender's address
+Take = Callable[[dict[str, Any], str | None], object]  # an export {"resourceSpans": [...]}, and the sender's address
 
 
 class OtlpError(Exception):

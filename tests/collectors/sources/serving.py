@@ -1,0 +1,142 @@
+"""What the tests of the live sources share: free ports, servers that misbehave, a real Prometheus around a recording."""
+
+import contextlib
+import gzip
+import http.server
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+INCIDENTS: Final = ROOT / "sample_data" / "incidents"
+TEXT: Final = (ROOT / "sample_data" / "formats" / "prometheus_text" / "good" / "vllm-0.20.txt").read_text()
+
+Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def say(text: str | bytes, *, status: int = 200, kind: str = "text/plain", **headers: str) -> Answer:
+    """Return an answer with this body."""
+    body = text.encode() if isinstance(text, str) else text
+
+    def answer(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.send_response(status)
+        request.send_header("Content-Type", kind)
+        request.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            request.send_header(name.replace("_", "-"), value)
+        request.end_headers()
+        request.wfile.write(body)
+
+    return answer
+
+
+@contextlib.contextmanager
+def serving(answer: Answer, port: int = 0, context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Serve in threads; yields the URL. A client that goes away in the middle is no error."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with contextlib.suppress(OSError):
+                answer(self)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.daemon_threads = True
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.handle_error = lambda *_: None
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def lines_of(bundle: Path) -> list[dict]:
+    """Return the scrapes of a recording."""
+    with gzip.open(bundle / "metrics.jsonl.gz") as file:
+        return [json.loads(line) for line in file]
+
+
+def only_metrics(bundle: Path, folder: Path) -> Path:
+    """Return a copy of a bundle with nothing but its scrapes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(bundle / "metrics.jsonl.gz", folder)
+    return folder
+
+
+def open_metrics(lines: list[dict], job: str = "vllm", **more: str) -> str:
+    """Return scrapes as promtool takes them: by family, counters without _total, seconds, # EOF."""
+    families: dict[str, tuple[str, list[str]]] = {}
+    for line in lines:
+        if "text" not in line:
+            continue
+        instance = line["url"].split("/")[2]
+        for family in text_string_to_metric_families(line["text"]):
+            if family.name.endswith("_created"):
+                continue
+            kind = "unknown" if family.type == "untyped" else family.type
+            rows = families.setdefault(family.name, (kind, []))[1]
+            for sample in family.samples:
+                if sample.name.endswith("_created"):
+                    continue
+                labels = {**sample.labels, "job": job, "instance": instance, **more}
+                text = ",".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in labels.items())
+                rows.append(f"{sample.name}{{{text}}} {sample.value} {line['t'] + line.get('dur', 0):.3f}")
+    parts = [f"# TYPE {name} {kind}\n" + "\n".join(rows) + "\n" for name, (kind, rows) in families.items()]
+    return "".join(parts) + "# EOF\n"
+
+
+@contextlib.contextmanager
+def prometheus(folder: Path, *captures: str) -> Iterator[str]:
+    """Run a real Prometheus that holds these OpenMetrics texts; yields its URL."""
+    data, port = folder / "data", free_port()
+    for at, capture in enumerate(captures):
+        text = folder / f"capture-{at}.om"
+        text.write_text(capture)
+        done = subprocess.run(
+            ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), str(data)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    (folder / "prometheus.yml").write_text("global: {}\n")
+    command = [
+        "prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={data}",
+        f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=10y", "--log.level=error",
+    ]  # fmt: skip
+    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            for _ in range(300):
+                with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/-/ready", timeout=1) as answer:
+                    if answer.status == 200:
+                        break
+                time.sleep(0.1)
+            else:
+                raise AssertionError((folder / "log").read_text())
+            yield url
+        finally:
+            server.terminate()
+            server.wait(20)
