@@ -41,6 +41,7 @@ LOAD: Final = ("prefill", "batch")
 TARGETS: Final = ("ttft", "tpot", "e2e")
 EPOCH: Final = 1_760_000_000.0  # the lab's clock starts at 0; stamps are read as epoch seconds
 LENGTHS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, math.inf)
+STEP_TOKENS: Final = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, math.inf)
 SERIES_SEED: Final = 6035  # a scenario without a fault
 PROTOTYPES: Final = ("books", "twin", "first")
 MISSING: Final = (
@@ -142,6 +143,7 @@ def engine_of(run: Mapping[str, Any], config: Any, seen: Mapping[str, Any], kv: 
             "vllm:inter_token_latency_seconds": (np.array([*_edges(seen), math.inf]), np.asarray(seen["L1"]["itl_hist"], float)),
             "vllm:request_prompt_tokens": _lengths(run["plen"]),
             "vllm:request_generation_tokens": _lengths(run["olen"]),
+            "vllm:iteration_tokens_total": _counted(run["steps"]["P"] + run["steps"]["D"], STEP_TOKENS),
         },
         total=total,
         facts=_facts(config, total),
@@ -154,7 +156,12 @@ def _edges(seen: Mapping[str, Any]) -> np.ndarray:
 
 
 def _lengths(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    le = np.array(LENGTHS)
+    return _counted(values, LENGTHS)
+
+
+def _counted(values: np.ndarray, edges: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Upper edges and counts of a histogram."""
+    le = np.array(edges)
     return le, np.bincount(np.searchsorted(le, values), minlength=len(le)).astype(float)
 
 
