@@ -38,6 +38,7 @@ from app.collectors.formats.vllm_log_lines import (
     START,
     TRANSPORT,
     WHOLE,
+    Groups,
     Record,
     Stamp,
     begins,
@@ -54,27 +55,49 @@ from app.collectors.formats.vllm_log_table import Form, learn, read_table, shape
 NAME: Final = "vllm_log"
 BLOCK: Final = 1 << 20  # bytes read at once
 MAX_LINE: Final = 1 << 20
-SHAPES: Final = 4096  # shapes learned at most: paths of access lines may differ without end
+SHAPES: Final = 4096  # shapes learned at most, of each sort: paths of access lines may differ without end
 FEW: Final = 8  # lines of a shape below which the pattern is cheaper than a table
 JOINS: Final = 4  # lines that one wrapped record may span, beyond its first
-SHORT: Final = 200  # bytes of a line of unknown meaning that may be the begin of a wrapped record
 NEAR: Final = 6  # lines between the version and the model in the start-up banner
 PATHS: Final = 1000  # distinct method, path, status kept
+DULL: Final = Form("dull", b"", b"", 0, {}, {})
 BOM: Final = b"\xef\xbb\xbf"
 
 _ANSI: Final = re.compile(rb"(?:\x1b|#033|\^\[)\[[0-?]*[ -/]*[@-~]")
 _NULS: Final = re.compile(rb"^\0+", re.MULTILINE)
 _STARTED: Final = re.compile(rb"Started server process \[(\d{1,10})\]")
 _BENCH: Final = re.compile(rb"Serving Benchmark Result|Traffic request rate: |Namespace\(subparser='bench'")
+# pieces of a wrapped record; a line with none of them, and of some length, is no piece of one
+_TAIL: Final = re.compile(rb" tokens/s, | context requests, | context tokens, | generation tokens, | reqs, |Drafted: ")
+_PIECE: Final = re.compile(
+    rb"[%{}\"]| ms|req|tok|thro|put|cache|rate|usage|Run|Wait|gener|elapsed|[iI]ter|Engine|HTTP|Pref|balan|step|[Ss]tart"
+)
 _ALONE: Final = (("step", b" context requests, "), ("stat", b"KV cache usage: "), ("stat", b"Avg prompt throughput: "))
 
 
 class _Said(NamedTuple):
-    """What one record says. `reason`: it is not whole; None for the record: it is not even a record."""
+    """What one record says; None: it is of no kind that we know. `reason`: it is not whole, or not even a record (None)."""
 
     record: Record | None
-    findings: list[Finding]
+    findings: list[Finding] | None
     reason: str | None = None
+
+
+class _Place(NamedTuple):
+    """Where a finding stands, and who wrote it."""
+
+    number: int
+    stamp: Stamp
+    found: Groups
+
+
+class _Line(NamedTuple):
+    """A line of unknown shape."""
+
+    text: bytes
+    shape: bytes
+    before: bytes  # the line before
+    number: int
 
 
 @dataclass(slots=True)
@@ -94,9 +117,11 @@ class _State:
     calendar: Calendar
     tally: Tally = field(default_factory=Tally)
     numbers: dict[bytes, int] = field(default_factory=dict)  # shape -> its place in `forms`
-    forms: list[Form] = field(default_factory=list)
+    forms: list[Form] = field(default_factory=lambda: [DULL])
+    dull: int = 0  # shapes of lines that say nothing
+    before: bytes = b""  # the line before
     held: _Held | None = None
-    start: tuple[int, Record, dict[str, Any]] | None = None  # waits for the banner's line with the model
+    start: tuple[_Place, dict[str, Any]] | None = None  # waits for the banner's line with the model
     pid: str | None = None
     several: bool = False  # more than one API server
     instance: str | None = None
@@ -134,13 +159,15 @@ def _ours(line: bytes) -> bool:
 
 def read(stream: BinaryIO, reference_ts: float, *, block: int = BLOCK) -> Iterator[Batch]:
     """Yield batches of step, stat and event, one of each a `block` bytes; the last events carry the counts of the file."""
-    state = _State(Calendar(anchor=min(max(reference_ts, 0.0), 2.5e11)))
+    state = _State(Calendar(anchor=min(max(0.0, reference_ts), 2.5e11)))
     damaged = False
     for text, ended in _blocks(stream, block):
         if text is None:
             damaged = True
             continue
         _block(state, _clean(text if state.tally.lines else text.removeprefix(BOM)), ended=ended)
+        if state.held is not None and state.held.last < state.tally.lines:  # the line behind it was no rest of it
+            _release(state)
         yield from _flush(state)
     _release(state)
     _counts(state)
@@ -200,38 +227,48 @@ def _clean(text: bytes) -> bytes:
 
 def _block(state: _State, text: bytes, *, ended: bool) -> None:
     """Read the lines of a block: those of known shape together, the others one by one, which teaches shapes."""
-    found = shapes(text)
+    flat = shapes(text)
     first = state.tally.lines + 1
-    state.tally.lines += len(found)
-    forms = np.fromiter(map(state.numbers.get, found, repeat(-1)), np.int64, len(found))
-    if forms[0] >= 0 and (forms == forms[0]).all():
-        _many(state, state.forms[forms[0]], text, np.arange(first, first + len(found)))
+    count = flat.count(b"\n") + 1
+    state.tally.lines += count
+    shape = flat[: flat.find(b"\n")] if count > 1 else flat
+    form = state.numbers.get(shape)
+    if form is not None and len(flat) == count * (len(shape) + 1) - 1 and flat == b"\n".join([shape] * count):
+        state.before = text[text.rfind(b"\n") + 1 :]
+        _many(state, state.forms[form], text, np.arange(first, first + count))
         return
+    found = flat.split(b"\n")
+    forms = np.fromiter(map(state.numbers.get, found, repeat(-1)), np.int64, count)
     lines = text.split(b"\n")
-    before = len(state.forms)
+    known = len(state.numbers)
     for at in np.flatnonzero(forms < 0).tolist():
         if not lines[at]:
             continue
-        if len(state.forms) > before:  # perhaps this shape was learned in this block
+        if len(state.numbers) > known:  # perhaps this shape was learned in this block
             forms[at] = state.numbers.get(found[at], -1)
         if forms[at] < 0:
-            _one(state, lines[at], found[at], first + at, ended=ended)
-    for form in np.unique(forms[forms >= 0]).tolist():
-        places = np.flatnonzero(forms == form)
-        _many(state, state.forms[form], b"\n".join([lines[at] for at in places.tolist()]), places + first)
+            before = lines[at - 1] if at else state.before
+            _one(state, _Line(lines[at], found[at], before, first + at), ended=ended)
+    state.before = lines[-1]
+    for number in np.unique(forms[forms > 0]).tolist():
+        places = np.flatnonzero(forms == number)
+        _many(state, state.forms[number], b"\n".join([lines[at] for at in places.tolist()]), places + first)
 
 
 def _many(state: _State, form: Form, text: bytes, numbers: Array) -> None:
     """Read lines of one shape."""
+    if form is DULL:
+        return
     if form.kind == "access":
         _calls(state, text.split(b"\n"), numbers)
-    elif len(numbers) < FEW:
+        return
+    read = read_table(form, text, numbers) if len(numbers) >= FEW else None
+    if read is None:
         for line, number in zip(text.split(b"\n"), numbers.tolist(), strict=True):
             _frequent(state, form.kind, line, number)
-    else:
-        part, absurd = read_table(form, text, numbers)
-        state.parts.append(part)
-        state.rejects += [(number, EXPECTED["number"]) for number in absurd]
+        return
+    state.parts.append(read[0])
+    state.rejects += [(number, EXPECTED["number"]) for number in read[1]]
 
 
 def _calls(state: _State, lines: list[bytes], numbers: Array) -> None:
@@ -252,39 +289,59 @@ def _call(state: _State, call: tuple[str, str, int], count: int) -> None:
 # -- single lines -----------------------------------------------------------------------------------------------------
 
 
-def _one(state: _State, line: bytes, shape: bytes, number: int, *, ended: bool) -> None:
+def _one(state: _State, line: _Line, *, ended: bool) -> None:
     """Read a line of unknown shape; it may be the rest of the one before."""
+    text, number = line.text, line.number
     if state.held is not None:
-        if _joined(state, state.held, line, number, ended=ended):
+        if _joined(state, state.held, line, ended=ended):
             return
         _release(state)
-    if len(line) > MAX_LINE:
+    if len(text) > MAX_LINE:
         state.rejects.append((number, EXPECTED["long"]))
         return
-    for kind, literal in LITERALS.items():
-        if literal in line and _frequent(state, kind, line, number, shape):
-            return
-    said = _say(line, ended=ended)
-    if not said:
-        _headless(state, line, number)
-    elif said[-1].reason or (not said[-1].findings and len(line) < SHORT):
-        state.held = _Held(line, number, number, said)
-    else:
+    if not any(literal in text and _frequent(state, kind, text, number, line.shape) for kind, literal in LITERALS.items()):
+        _other(state, line, ended=ended)
+
+
+def _other(state: _State, line: _Line, *, ended: bool) -> None:
+    """Read a line that is no frequent record, or not only one."""
+    text, number = line.text, line.number
+    said = _say(text, ended=ended)
+    if said and said[-1].reason:
+        state.held = _Held(text, number, number, said)
+    elif said:
         _enter(state, number, said)
+        if all(findings is None for _, findings, _ in said):
+            _ignore(state, line.shape)
+    elif not (_TAIL.search(text) and _joined(state, _Held(line.before, number - 1, number - 1, []), line, ended=ended)):
+        _headless(state, text, number)
+        if len(text) > 12 and (not _PIECE.search(text) or text.lstrip().startswith(b'File "')):
+            _ignore(state, line.shape)
 
 
-def _joined(state: _State, held: _Held, line: bytes, number: int, *, ended: bool) -> bool:
+def _ignore(state: _State, shape: bytes) -> None:
+    """Learn that lines of a shape say nothing."""
+    if state.dull < SHAPES:
+        state.dull += 1
+        state.numbers[shape] = 0
+
+
+def _joined(state: _State, held: _Held, line: _Line, *, ended: bool) -> bool:
     """Join a line without a head to the one before, where both make a record or may with the next one."""
-    if number != held.last + 1 or held.last - held.first >= JOINS or len(line) > MAX_LINE or begins(line):
+    if line.number != held.last + 1 or held.last - held.first >= JOINS or len(line.text) > MAX_LINE or begins(line.text):
         return False
-    text = held.text + line[behind_transport(line) :]
+    if not held.said:  # the line before said nothing by itself, or it is none of ours
+        before = _say(held.text, ended=True) if len(held.text) <= MAX_LINE else []
+        if not before or before[-1].findings or before[-1].reason:
+            return False
+    text = held.text + line.text[behind_transport(line.text) :]
     said = _say(text, ended=ended)
     if said and said[-1].findings and not said[-1].reason:
         state.held = None
         _enter(state, held.first, said)
         return True
-    if said and said[-1].reason and held.said[-1].reason:
-        state.held = _Held(text, held.first, number, said)
+    if said and said[-1].reason:
+        state.held = _Held(text, held.first, line.number, said)
         return True
     return False
 
@@ -299,14 +356,14 @@ def _release(state: _State) -> None:
 def _say(line: bytes, *, ended: bool) -> list[_Said]:
     """Return what each record of a line says; nothing where it has no record."""
     try:
-        found = list(records(line) or ())
+        found = records(line)
     except ValueError:
         ours = b'"asctime"' in line or b'"message"' in line
         return [_Said(None, [], EXPECTED["json"])] if ours else []
     said = []
     for at, record in enumerate(found):
         try:
-            said.append(_Said(record, understand(record, ended=ended or at + 1 < len(found))))
+            said.append(_Said(record, understand(record.body, ended=ended or at + 1 < len(found))))
         except Cut as cut:
             said.append(_Said(record, list(cut.findings), cut.reason))
     return said
@@ -325,8 +382,8 @@ def _frequent(state: _State, kind: str, line: bytes, number: int, shape: bytes |
     else:
         state.rejects.append((number, EXPECTED["number"]))
     if shape is not None:
-        _server(state, (found.get("process") or b"").decode(), (found.get("pid") or b"").decode(), found.get("rank"))
-        form = learn(kind, line, match) if len(state.forms) < SHAPES else None
+        _server(state, found)
+        form = learn(kind, line, match) if len(state.forms) <= SHAPES else None
         if form is not None:
             state.numbers[shape] = len(state.forms)
             state.forms.append(form)
@@ -335,21 +392,17 @@ def _frequent(state: _State, kind: str, line: bytes, number: int, shape: bytes |
 
 def _headless(state: _State, line: bytes, number: int) -> None:
     """Read a line without a record head: a message alone, as people paste it, or uvicorn's start."""
-    transport = TRANSPORT.match(line)
-    found = transport.groupdict() if transport else {}
-    body = line[behind_transport(line) :].strip()
-    for kind, literal in _ALONE:
-        if literal in body:
-            record = Record(stamp_of(found), "", "", found, body)
-            try:
-                findings = understand(record, ended=True)
-            except Cut:
-                findings = []
-            _enter(state, number, [_Said(record, findings, None if findings else EXPECTED[kind])])
-            return
-    started = _STARTED.search(body)
-    if started:
-        _server(state, "APIServer", started[1].decode(), None)
+    kind = next((kind for kind, literal in _ALONE if literal in line), None)
+    if kind is not None:
+        transport = TRANSPORT.match(line)
+        record = Record(line[behind_transport(line) :].strip(), given=transport.groupdict() if transport else {})
+        try:
+            findings = understand(record.body) or []
+        except Cut:
+            findings = []
+        _enter(state, number, [_Said(record, findings, None if findings else EXPECTED[kind])])
+    elif started := _STARTED.search(line):
+        _server(state, {"process": b"APIServer", "pid": started[1]})
 
 
 # -- what they say ----------------------------------------------------------------------------------------------------
@@ -360,60 +413,71 @@ def _enter(state: _State, number: int, said: list[_Said]) -> None:
     for record, findings, reason in said:
         if reason:
             state.rejects.append((number, reason))
-        if record is None:
-            continue
-        _server(state, record.process, record.pid, record.found.get("rank"))
-        for finding in findings:
-            _finding(state, number, record, finding)
+        rest = [finding for finding in findings or () if not _counted(state, finding)]
+        if record is not None and (rest or not findings):
+            found = record.found
+            _server(state, found)
+            for finding in rest:
+                _finding(state, _Place(number, stamp_of(found, record.outer), found), finding)
 
 
-def _server(state: _State, process: str, pid: str, rank: bytes | None) -> None:
-    if process.lower() == "apiserver" and pid:
-        state.several |= rank is not None
-        state.pid = pid
-
-
-def _finding(state: _State, number: int, record: Record, finding: Finding) -> None:
-    """Enter one row or event."""
+def _counted(state: _State, finding: Finding) -> bool:
+    """Count what is only counted; such lines may be most of a log."""
     kind, fields = finding
-    inside = record.process.startswith(("Engine", "Worker", "VllmWorker"))
-    engine = engine_of({"rank": record.found.get("rank")}) if inside else NONE
-    if kind in state.rows:
-        label = fields.pop("engine")
-        state.rows[kind].append((number, record.stamp, whole(label) if label else max(engine, 0), fields))
-    elif kind == "access":
+    if kind == "access":
         _call(state, (fields["method"], fields["path"], fields["status"]), 1)
     elif kind in {"received", "added"}:
         state.counted[kind] += 1
+    else:
+        return False
+    return True
+
+
+def _server(state: _State, found: Groups) -> None:
+    pid = found.get("pid")
+    if pid and (found.get("process") or b"").lower() == b"apiserver":
+        state.several |= found.get("rank") is not None
+        state.pid = pid.decode()
+
+
+def _finding(state: _State, place: _Place, finding: Finding) -> None:
+    """Enter one row or event."""
+    kind, fields = finding
+    inside = (place.found.get("process") or b"").startswith((b"Engine", b"Worker", b"VllmWorker"))
+    rank = engine_of({"rank": place.found.get("rank")})
+    engine = rank if inside else NONE
+    if kind in state.rows:
+        label = fields.pop("engine")
+        state.rows[kind].append((place.number, place.stamp, whole(label) if label else max(engine, 0), fields))
     elif kind == "version":
         _begin(state)
-        state.start = (number, record, {**fields, "model": None})
+        state.start = (place, {**fields, "model": None})
     elif kind == "model":
-        if state.start is not None and number - state.start[0] <= NEAR:
-            state.start[2].update(fields)
+        if state.start is not None and place.number - state.start[0].number <= NEAR:
+            state.start[1].update(fields)
             _begin(state)
     elif kind in {"death", "error"}:
-        _failure(state, number, record, engine, finding)
-    else:
+        _failure(state, place, engine, finding)
+    elif kind != "listening" or inside or not rank:  # of several API servers of a server the first one counts
         if kind == "listening":
             state.instance = f"{fields['host']}:{fields['port']}"
             state.deaths.clear()
-        state.events.append((number, record.stamp, engine, kind, fields))
+        state.events.append((place.number, place.stamp, engine, kind, fields))
 
 
 def _begin(state: _State) -> None:
     """Enter the start that waited for the banner's line with the model."""
     if state.start is not None:
-        number, record, fields = state.start
-        state.events.append((number, record.stamp, NONE, "start", fields))
+        place, fields = state.start
+        state.events.append((place.number, place.stamp, NONE, "start", fields))
         state.start = None
 
 
-def _failure(state: _State, number: int, record: Record, engine: int, finding: Finding) -> None:
+def _failure(state: _State, place: _Place, engine: int, finding: Finding) -> None:
     """Enter an error; a death once per server life, for each process and request repeats it."""
     kind, fields = finding
     if kind == "error":
-        if record.found.get("level") not in {b"ERROR", b"CRITICAL"}:
+        if place.found.get("level") not in {b"ERROR", b"CRITICAL"}:
             return
         kind = "death" if fields["text"].endswith("EngineDeadError") else "failed"
     if kind == "death":
@@ -421,7 +485,7 @@ def _failure(state: _State, number: int, record: Record, engine: int, finding: F
         if key in state.deaths:
             return
         state.deaths.add(key)
-    state.events.append((number, record.stamp, engine, kind, fields))
+    state.events.append((place.number, place.stamp, engine, kind, fields))
 
 
 def _counts(state: _State) -> None:

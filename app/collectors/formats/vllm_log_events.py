@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from app.collectors.formats.vllm_log_lines import BODY, Match, Record, number, row_of
+from app.collectors.formats.vllm_log_lines import BODY, Match, number, row_of
 from app.collectors.formats.vllm_log_repr import entries, masked
 
 Fields = dict[str, Any]
@@ -138,7 +138,7 @@ def _float(raw: bytes | None) -> float | None:
 def _kv_transfer(body: bytes, ended: bool) -> list[Finding]:
     fields = {
         match[1].decode(): float(match[2])
-        for match in _TRANSFER.finditer(body, 0, TEXT)
+        for match in _TRANSFER.finditer(body, len(b"KV Transfer metrics: "), TEXT)
         if ended or body[match.end() : match.end() + 1] == b","  # a number at a cut may lack digits
     }
     return [Finding("kv_transfer", fields)] if fields else []
@@ -256,7 +256,8 @@ def _dumped(match: Match) -> Fields:
 
 _NAMES: Final = rb"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception|Interrupt)"
 _START: Final = rb"vLLM (?:API )?server version ([^\s,]{1,100})(?:, serving model (\S.{0,300}))?$"
-_LISTENING: Final = rb"Starting vLLM (?:API )?server(?: \d+)? on https?://(\[[^\s\]]{1,100}\]|[^\s:/]{1,200}):(\d{1,5})/?$"
+# of several API servers each says so: the first one counts
+_LISTENING: Final = rb"Starting vLLM (?:API )?server(?: 0)? on https?://(\[[^\s\]]{1,100}\]|[^\s:/]{1,200}):(\d{1,5})/?$"
 _DEATH: Final = (
     rb"(?:Worker proc|Engine core proc|RayWorkerProc) \S{1,60} died unexpectedly(?: \(exit code: -?\w{1,10}\))?"
     rb"|EngineCore encountered a fatal error|EngineCore failed to start|Engine core initialization failed"
@@ -346,7 +347,7 @@ _TABLE: Final[tuple[tuple[bytes, Builder], ...]] = (  # how a message begins (wi
     (
         rb"Request \S+ failed",
         _simple(
-            rb"Request \S+ failed(?: \(([a-z ]{1,40})\))?",
+            rb"Request \S+ failed(?: \(([a-z ]{1,40})\)|\.| due to )",
             "failed",
             lambda m: {"text": f"request failed: {_text(m, 1) or 'error'}"},
         ),
@@ -363,10 +364,10 @@ _KNOWN: Final = re.compile(b"|".join(rb"(%b)" % pattern for pattern, _ in _TABLE
 _BUILD: Final = tuple(builder for _, builder in _TABLE)
 
 
-def understand(record: Record, *, ended: bool) -> list[Finding]:
-    """Return what a record says; nothing where it is of no kind that we know.
+def understand(body: bytes, *, ended: bool = True) -> list[Finding] | None:
+    """Return what a record's message says; None where it is of no kind that we know.
 
-    `ended`: its line has an end, so that its last number is whole. Cut: it is of a known kind, but not whole.
+    `ended`: its line has an end, so that its last number is whole. Raises Cut where it is of a known kind, but not whole.
     """
-    match = _KNOWN.match(record.body)
-    return _BUILD[match.lastindex - 1](record.body, ended) if match and match.lastindex else []
+    match = _KNOWN.match(body)
+    return _BUILD[match.lastindex - 1](body, ended) if match and match.lastindex else None

@@ -10,6 +10,7 @@ digits are both records or neither, which `vllm_log` relies on.
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -24,11 +25,11 @@ TOO_BIG: Final = 1e15  # from here on a float is no exact integer; no counter of
 # docker logs -t, kubectl logs --timestamps, CRI (`stdout F`), journalctl -o short-iso, all with or without a zone's colon
 _ISO: Final = (
     rb"(?P<iy>\d+)-(?P<im>\d+)-(?P<id>\d+)T(?P<ih>\d+):(?P<in>\d+):(?P<is>\d+(?:\.\d+)?)"
-    rb"(?:Z|(?P<zs>[+-])(?P<zh>\d\d)(?::?(?P<zm>\d\d))?)"
+    rb"(?:Z|(?P<zs>[+-])(?:(?P<zh>\d+):(?P<zm>\d+)|(?P<zc>\d+)))"
 )
 _UNIT: Final = rb"[\w.-]+ [^\s\[(]+\[\d+\]: "  # host, unit[pid]
 _TRANSPORT: Final = (
-    rb"(?:" + _ISO + rb" (?:std(?:out|err) [A-Z] )?(?:" + _UNIT + rb")?"
+    rb"(?:" + _ISO + rb" (?! *[A-Z]+ +[A-Za-z_])(?:std(?:out|err) [A-Z] )?(?:" + _UNIT + rb")?"  # not Dynamo's head
     rb"|[A-Z][a-z][a-z] +\d+ \d+:\d+:\d+ " + _UNIT + rb"|[\w./-]+ +\| "
     rb"|\[pod/[^\]\s]+\] |\[\d+-\d+-\d+[ T]\d+:\d+:\d+(?:[.,]\d+)?\] )*+"
 )
@@ -91,7 +92,7 @@ FIELDS: Final = {
 STAMPS: Final = (  # groups with numbers: the log's own stamp, JSON's, a container's, its zone
     *("om", "od", "oh", "on", "os"),
     *("jy", "jm", "jd", "jh", "jn", "js", "jf"),
-    *("iy", "im", "id", "ih", "in", "is", "zh", "zm"),
+    *("iy", "im", "id", "ih", "in", "is", "zh", "zm", "zc"),
 )
 BODY: Final = {kind: tuple(re.compile(body) for body in bodies) for kind, bodies in BODIES.items()}
 
@@ -148,7 +149,10 @@ def epoch(found: Groups, suffix: str = "") -> float:
     if None in parts:
         return NAN
     year, month, day, hour, minute, second = (float(part or 0) for part in parts)
-    zone = number(found.get("zh" + suffix) or b"0") * 3600 + number(found.get("zm" + suffix) or b"0") * 60
+    east, north, compact = (float(found.get(name + suffix) or 0) for name in ("zh", "zm", "zc"))
+    if compact:  # +0200 or +02
+        east, north = (compact, 0) if compact <= 24 else divmod(compact, 100)
+    zone = clock(east, north, 0)
     return day_start(year, month, day) + clock(hour, minute, second) - (-zone if found.get("zs" + suffix) == b"-" else zone)
 
 
@@ -168,14 +172,15 @@ def stamp_of(found: Groups, outer: float = NAN) -> Stamp:
             iso = epoch(found, suffix)
             if iso != iso:  # noqa: PLR0124 (NaN: no such time)
                 return Stamp(code=-1)
-    for letter in "jco":
-        month, day, hour, minute, second = (found.get(letter + part) for part in "mdhns")
+    for letter in "ojc":
+        month = found.get(letter + "m")
         if month is not None:
+            day, hour, minute, second = (found.get(letter + part) for part in "dhns")
             year = whole(found.get(letter + "y") or b"-1")
             fraction = found.get(letter + "f")
             tod = clock(number(hour), number(minute), number(second)) + (0.0 if fraction is None else float(fraction) / 1000)
             code = whole(month) * 100 + whole(day or b"0")
-            broken = tod != tod or year == 0 or whole(day or b"0") > 31  # noqa: PLR0124
+            broken = tod != tod or year == 0 or whole(day or b"0") > 31 or number(fraction or b"0") > 999  # noqa: PLR0124
             return Stamp(max(year, 0), -1 if broken else code, tod, iso, fine=fraction is not None or iso % 1 > 0)
     return Stamp(iso=iso, fine=iso % 1 > 0)
 
@@ -191,14 +196,19 @@ def row_of(kind: str, found: Groups) -> dict[str, float] | None:
 # --------------------------------------------------------------------------------------------------------- records
 
 
-class Record(NamedTuple):
-    """One log record: its times, who wrote it, and its message without the head."""
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One log record: its message, and its head, which is taken apart only where the message says something."""
 
-    stamp: Stamp
-    process: str
-    pid: str
-    found: Groups
     body: bytes
+    head: Match | None = None
+    given: Groups | None = None  # of a record without a textual head
+    outer: float = NAN  # a container's stamp further left
+
+    @property
+    def found(self) -> Groups:
+        """Groups of the head: times, level, process, rank, pid."""
+        return self.given if self.given is not None else self.head.groupdict() if self.head else {}
 
 
 _MORE: Final = re.compile(rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)(?: +\d|:  | +[\w.:]+: | - )")
@@ -221,46 +231,39 @@ def behind_transport(line: bytes) -> int:
     return match.end() if match else 0
 
 
-def records(line: bytes) -> Iterator[Record] | None:
-    """Yield the records of a line; None where it holds none. Raises ValueError for a JSON record that is none."""
+def records(line: bytes) -> list[Record]:
+    """Return the records of a line. Raises ValueError for a JSON record that is none."""
     transport = TRANSPORT.match(line)
     at = transport.end() if transport else 0
-    groups = transport.groupdict() if transport else {}
-    outer = epoch(groups) if groups.get("iy") is not None else NAN
+    outer = epoch(transport.groupdict()) if transport and transport["iy"] is not None else NAN
     if line.startswith(b"{", at):
-        return iter(_json_records(line[at:], outer))
+        return list(_json_records(line[at:], outer))
     first = START.match(line, at)
     if first is None and not _MORE.search(line, at):
-        return None
+        return []
     if first is not None and (_PRIVATE.match(line, first.end()) or not _MORE.search(line, first.end())):
-        return iter((_record(first, line[first.end() :], outer),))
-    heads = list(START.finditer(line, at))
-    return _pieces(line, heads, outer) if heads else None
+        return [Record(line[first.end() :].rstrip(b" \t\r"), first, outer=outer)]
+    return list(_pieces(line, list(START.finditer(line, at)), outer))
 
 
 def _pieces(line: bytes, heads: list[Match], outer: float) -> Iterator[Record]:
-    stamp = _STAMP.search(line, 0, heads[0].start())
+    """Part a line where records begin. A prompt takes the rest of the line, whatever it quotes."""
+    stamp = _STAMP.search(line, 0, heads[0].start()) if heads else None
     outer = epoch(stamp.groupdict()) if stamp else outer
     for at, head in enumerate(heads):
         private = _PRIVATE.match(line, head.end())
         end = len(line) if private or at + 1 == len(heads) else heads[at + 1].start()
-        yield _record(head, line[head.end() : end], outer)
+        yield Record(line[head.end() : end].rstrip(b" \t\r"), head, outer=outer)
         if private:
             return
 
 
-def _record(head: Match, body: bytes, outer: float) -> Record:
-    found = head.groupdict()
-    process = (found.get("process") or b"").decode()
-    return Record(stamp_of(found, outer), process, (found.get("pid") or b"").decode(), found, body.rstrip(b" \t\r"))
-
-
 def _json_records(text: bytes, outer: float) -> Iterator[Record]:
     decoder, at = json.JSONDecoder(), 0
-    whole = text.decode("utf-8", "replace").strip()
-    while at < len(whole):
+    whole_text = text.decode("utf-8", "replace").strip()
+    while at < len(whole_text):
         try:
-            value, at = decoder.raw_decode(whole, at)
+            value, at = decoder.raw_decode(whole_text, at)
         except RecursionError as error:
             raise ValueError from error
         if isinstance(value, dict):
@@ -273,26 +276,19 @@ def _json_record(value: dict[str, Any], outer: float) -> Iterator[Record]:
     if isinstance(inner, str):
         time = value.get("time")
         stamp = f"{time} " if isinstance(time, str) else ""
-        line = (stamp + inner.rstrip("\r\n")).encode("utf-8", "replace")
-        yield from records(line) or ()
+        yield from records((stamp + inner.rstrip("\r\n")).encode("utf-8", "replace"))
         return
     message = value.get("message")
     if not isinstance(message, str):
         return
-    found: Groups = {}
-    raw = value.get("asctime")
-    match = _ASCTIME.match(raw.encode("utf-8", "replace")) if isinstance(raw, str) else None
-    if match:
-        found.update(match.groupdict())
-    process = value.get("vllm_process_name") or value.get("processName") or ""
-    found["level"] = str(value.get("levelname") or "").encode("utf-8", "replace")
-    named = _NAME.fullmatch(str(process).encode("utf-8", "replace"))
-    if named:
-        found.update(named.groupdict())
-    pid = value.get("process")
-    name = (found.get("process") or b"").decode()
-    body = message.encode("utf-8", "replace").rstrip()
-    yield Record(stamp_of(found, outer), name, str(pid) if isinstance(pid, int) else "", found, body)
+    texts = {"at": value.get("asctime"), "level": value.get("levelname"), "pid": value.get("process")}
+    texts["name"] = value.get("vllm_process_name") or value.get("processName")
+    raw = {name: str(text).encode("utf-8", "replace") for name, text in texts.items()}
+    found: Groups = {"level": raw["level"]}
+    for match in (_ASCTIME.match(raw["at"]), _NAME.fullmatch(raw["name"])):
+        found.update(match.groupdict() if match else {})
+    found["pid"] = raw["pid"] if raw["pid"].isdigit() else None
+    yield Record(message.encode("utf-8", "replace").rstrip(), given=found, outer=outer)
 
 
 _ASCTIME: Final = re.compile(

@@ -16,6 +16,7 @@ from app.collectors.formats.vllm_log_events import EXPECTED, STAT_COLUMNS
 from app.collectors.formats.vllm_log_lines import NAN, Stamp, day_start
 
 OFFSETS: Final = 10_000  # pairs of stamps kept for the offset of the clocks
+LEAP: Final = 1e5  # seconds between two lines of one day, by a container's clock: no longer the same day of the same year
 FOLLOWS: Final = ("spec_decode", "kv_transfer")  # events that name no engine: printed behind its stats line
 NONE: Final = -1  # for an engine: none, or not known
 
@@ -103,8 +104,9 @@ def _dates(calendar: Calendar, parts: list[Part]) -> Dates:
 def _own(anchor: float, year: Array, code: Array, tod: Array, iso: Array) -> Array:
     """Return the instants of the lines' own stamps, in the order of the lines. NaN: none, or no such day."""
     own = np.full(len(code), np.nan)
-    days = np.flatnonzero((np.diff(code) != 0) | (np.diff(year) != 0)) + 1
-    starts = [0, *days.tolist()]
+    none = np.isnan(iso)
+    leaps = (none[1:] != none[:-1]) | (np.abs(np.diff(iso)) > LEAP)
+    starts = [0, *(np.flatnonzero((np.diff(code) != 0) | (np.diff(year) != 0) | leaps) + 1).tolist()]
     for first, end in zip(starts, [*starts[1:], len(code)], strict=True):
         near = anchor if np.isnan(iso[first]) else float(iso[first])
         own[first:end] = _day(int(year[first]), int(code[first]), near) + tod[first:end]

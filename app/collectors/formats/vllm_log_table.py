@@ -15,6 +15,10 @@ from analyzers.model import Array
 from app.collectors.formats.vllm_log_lines import FIELDS, STAMPS, TOO_BIG, Groups, Match, day_start
 from app.collectors.formats.vllm_log_rows import Part, per_run
 
+PIECE: Final = 1 << 14  # bytes that stay in the nearest cache while they are worked on
+# name -> groups of one cell, and their digits: a date and its hour, without what stands between them
+DATES: Final = {"o": (("om", "od", "oh"), 6), "j": (("jy", "jm", "jd", "jh"), 10), "i": (("iy", "im", "id", "ih"), 10)}
+_BETWEEN: Final = frozenset(b"- T")
 _ZEROS: Final = bytes(48 if 48 <= code <= 57 else code for code in range(256))
 _DIGITS: Final = frozenset(b"0123456789.")
 
@@ -30,22 +34,27 @@ class Form(NamedTuple):
     found: Groups
 
 
-def shapes(text: bytes) -> list[bytes]:
-    """Return each line with one 0 in place of each number."""
+def shapes(text: bytes) -> bytes:
+    """Return the shapes of all lines, parted by line ends: the text with one 0 in place of each number."""
     raw = np.frombuffer(text.translate(_ZEROS), np.uint8)
-    other = raw != 48
-    keep = np.empty(len(raw), bool)
-    keep[:1] = True
-    np.logical_or(other[1:], other[:-1], out=keep[1:])
-    return raw[keep].tobytes().split(b"\n")
+    parts = []
+    for start in range(0, len(raw), PIECE):
+        piece = raw[max(start - 1, 0) : start + PIECE]  # with the character before it
+        other = piece != 48
+        keep = other.copy()
+        np.logical_or(other[1:], other[:-1], out=keep[1:])
+        keep[0] = start == 0
+        parts.append(piece[keep].tobytes())
+    return b"".join(parts)
 
 
 def learn(kind: str, line: bytes, match: Match) -> Form | None:
     """Note where the numbers of a line stand, for all lines of its shape; None where they cannot be parted."""
     found = match.groupdict()
-    names = (*STAMPS, "engine", "rank", *FIELDS[kind]) if kind in FIELDS else ()
-    spans = {name: match.span(name) for name in names if found.get(name) is not None}
-    cuts = set(line) - _DIGITS
+    shown = {name: match.span(name) for name in _NAMES.get(kind, ()) if found.get(name) is not None}
+    dates = {name: (shown[groups[0]][0], shown[groups[-1]][1]) for name, (groups, _) in DATES.items() if groups[0] in shown}
+    spans = {name: span for name, span in shown.items() if name not in _DATED} | dates
+    cuts = set(line) - _DIGITS - (_BETWEEN if spans else frozenset())
     if _cells(line, cuts, spans) is None:
         return None
     for code in sorted(cuts):  # fewer cells are quicker to read: keep only what parts our numbers from their neighbours
@@ -53,6 +62,10 @@ def learn(kind: str, line: bytes, match: Match) -> Form | None:
             cuts.remove(code)
     commas, drop = _tables(cuts)
     return Form(kind, commas, drop, line.translate(commas, drop).count(b",") + 1, _cells(line, cuts, spans) or {}, found)
+
+
+_DATED: Final = frozenset(group for groups, _ in DATES.values() for group in groups)
+_NAMES: Final = {kind: (*STAMPS, "engine", "rank", *fields) for kind, fields in FIELDS.items()}
 
 
 def _tables(cuts: set[int]) -> tuple[bytes, bytes]:
@@ -65,16 +78,22 @@ def _cells(line: bytes, cuts: set[int], spans: dict[str, tuple[int, int]]) -> di
     commas, drop = _tables(cuts)
     cells = line.translate(commas, drop).split(b",")
     columns = {name: line[:start].translate(commas, drop).count(b",") for name, (start, _) in spans.items()}
-    alone = all(cells[columns[name]] == line[start:end] for name, (start, end) in spans.items())
+    alone = all(cells[columns[name]] == line[start:end].translate(None, b"- T") for name, (start, end) in spans.items())
     return columns if alone else None
 
 
-def read_table(form: Form, text: bytes, numbers: Array) -> tuple[Part, list[int]]:
-    """Read lines of one shape (their numbers in the file beside them); return the rows, and lines with absurd numbers."""
+def read_table(form: Form, text: bytes, numbers: Array) -> tuple[Part, list[int]] | None:
+    """Read lines of one shape (their numbers in the file beside them); return the rows, and lines with absurd numbers.
+
+    None where a date has not the usual digits: such lines are for the patterns.
+    """
     columns = _columns(form, text)
+    if columns is None:
+        return None
+    figures = [columns[name] for name in FIELDS[form.kind] if name in columns]
     absurd: list[int] = []
-    if max(float(column.max()) for column in columns.values()) >= TOO_BIG:
-        high = np.any([column >= TOO_BIG for column in columns.values()], axis=0)
+    if max(float(figure.max()) for figure in figures) >= TOO_BIG:
+        high = np.any([figure >= TOO_BIG for figure in figures], axis=0)
         absurd = numbers[high].tolist()
         numbers = numbers[~high]
         columns = {name: column[~high] for name, column in columns.items()}
@@ -87,9 +106,9 @@ def read_table(form: Form, text: bytes, numbers: Array) -> tuple[Part, list[int]
     return Part(form.kind, numbers, *_stamps(form, columns, size), np.minimum(engine, 1e9).astype(np.int64), values), absurd
 
 
-def _columns(form: Form, text: bytes) -> dict[str, Array]:
+def _columns(form: Form, text: bytes) -> dict[str, Array] | None:
     rows = text.translate(form.commas, form.drop)
-    wanted = {str(at): pa.float64() for at in sorted(set(form.columns.values()))}
+    wanted = {str(at): pa.binary() if name in DATES else pa.float64() for name, at in form.columns.items()}
     names = [str(at) for at in range(form.width)]
     read = arrow_csv.read_csv(
         pa.BufferReader(rows),
@@ -97,12 +116,35 @@ def _columns(form: Form, text: bytes) -> dict[str, Array]:
         parse_options=arrow_csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
         convert_options=arrow_csv.ConvertOptions(include_columns=list(wanted), column_types=wanted),
     )
-    return {name: _array(read.column(str(at))) for name, at in form.columns.items()}
+    columns = {}
+    for name, at in form.columns.items():
+        chunks = read.column(str(at)).chunks
+        if name not in DATES:  # their own to_numpy() would import pandas
+            columns[name] = np.concatenate(
+                [np.frombuffer(part.buffers()[1], np.float64, len(part), part.offset * 8) for part in chunks]
+            )
+            continue
+        date = _date(*DATES[name], chunks)
+        if date is None:
+            return None
+        columns.update(date)
+    return columns
 
 
-def _array(column: Any) -> Array:
-    """Return a column without gaps as an array; its own to_numpy() would import pandas."""
-    return np.concatenate([np.frombuffer(part.buffers()[1], np.float64, len(part), part.offset * 8) for part in column.chunks])
+def _date(groups: tuple[str, ...], width: int, chunks: Any) -> dict[str, Array] | None:
+    """Return the numbers of a date that stands in one cell; None where one has not `width` digits."""
+    parts = []
+    for part in chunks:
+        _, offsets, data = part.buffers()
+        ends = np.frombuffer(offsets, np.int32, len(part) + 1, part.offset * 4)
+        if (np.diff(ends) != width).any():
+            return None
+        parts.append(np.frombuffer(data, np.uint8, len(part) * width, int(ends[0])).reshape(-1, width) - np.uint8(48))
+    digits = np.concatenate(parts).astype(float)
+    pairs = digits[:, ::2] * 10 + digits[:, 1::2]
+    if len(groups) == 4:
+        pairs = np.concatenate([pairs[:, :1] * 100 + pairs[:, 1:2], pairs[:, 2:]], axis=1)
+    return {group: np.ascontiguousarray(pairs[:, at]) for at, group in enumerate(groups)}
 
 
 def _stamps(form: Form, columns: dict[str, Array], size: int) -> tuple[Array, Array, Array, Array, Array]:
@@ -119,7 +161,7 @@ def _stamps(form: Form, columns: dict[str, Array], size: int) -> tuple[Array, Ar
     year = np.zeros(size, np.int64)
     if "jy" in columns:
         year = np.minimum(columns["jy"], 1e9).astype(np.int64)
-        broken |= year == 0
+        broken |= (year == 0) | (columns["jf"] > 999)
         tod += columns["jf"] / 1000
     code = (np.minimum(month, 1e9) * 100 + np.minimum(day, 99)).astype(np.int64)
     code[broken] = -1
@@ -134,7 +176,10 @@ def _container(columns: dict[str, Array], *, west: bool) -> Array:
     """Return the instants of a container's stamps; NaN where there is no such time."""
     year, month, day, hour, minute, second = (columns["i" + part] for part in ("y", "m", "d", "h", "n", "s"))
     keys = np.minimum(year, 1e5) * 1e4 + np.minimum(month, 99) * 100 + np.minimum(day, 99)
-    zone = columns.get("zh", np.zeros(1)) * 3600 + columns.get("zm", np.zeros(1)) * 60
+    east, north, compact = (columns.get(name, np.zeros(len(year))) for name in ("zh", "zm", "zc"))
+    if "zc" in columns:  # +0200 or +02
+        east, north = np.where(compact <= 24, compact, compact // 100), np.where(compact <= 24, 0, compact % 100)
+    zone = _clock(east, north, np.zeros(len(year)))
     days = per_run(keys, lambda key: day_start(key // 10_000, key // 100 % 100, key % 100))
     return days + _clock(hour, minute, second) - (-zone if west else zone)
 
