@@ -30,6 +30,10 @@ _STATE: Final = {
     "kv_usage_ratio",
     "kv_usage_ratio_before",
 }
+_INSTANTS: Final = (
+    *("spec_decode", "kv_transfer", "eplb", "rearrange", "jit", "prefix_reset", "aborted", "preempted_v0", "failed", "death"),
+    "aggregate",
+)
 _BUCKETS: Final = (
     "time_to_first_token_seconds",
     "inter_token_latency_seconds",
@@ -62,8 +66,15 @@ def window_of(store: Store, start: float | None = None, end: float | None = None
         "GROUP BY ALL ORDER BY instance, engine, family, le",
         {**bounds, "families": [f"vllm:{name}" for name in _BUCKETS]},
     )
-    kv = store.columns("SELECT * FROM kv_summary")
-    events = _events(store)
+    kv = store.columns(
+        "SELECT b.instance, b.engine, count(*) AS stored_blocks, count(DISTINCT b.hash) AS distinct_blocks, "
+        "count(*) FILTER (b.again) AS again_blocks, count(*) FILTER (b.elsewhere) AS elsewhere_blocks, "
+        "max(b.block_size) AS block_size, any_value(g.gaps) AS gaps, any_value(g.salts) AS salts "
+        "FROM kv_block AS b JOIN kv_gap AS g ON g.instance IS NOT DISTINCT FROM b.instance AND g.engine = b.engine "
+        "WHERE b.ts > $low AND b.ts <= $high GROUP BY b.instance, b.engine",
+        bounds,
+    )
+    events = _events(store, bounds)
     pairs = _pairs(store, interval, stat, step)
     found = tuple(
         _engine(store, pair, interval, stat, step, scrape, request, bucket, kv, events, _alone(pairs, pair))
@@ -172,8 +183,13 @@ def _last_gauges(store: Store, instance: str | None, engine: str, end: float) ->
     return dict(found)
 
 
-def _events(store: Store) -> list[tuple[str | None, Event]]:
-    found = store.rows("SELECT instance, ts, engine, kind, fields, file, line FROM event_row ORDER BY instance, file, line")
+def _events(store: Store, bounds: Mapping[str, float]) -> list[tuple[str | None, Event]]:
+    """Events: of what holds from the start on (arguments, cache size) all, of what happens at an instant those of the window."""
+    found = store.rows(
+        "SELECT instance, ts, engine, kind, fields, file, line FROM event_row "
+        "WHERE ts IS NULL OR (ts >= $low AND ts <= $high) OR NOT list_contains($instants, kind) ORDER BY instance, file, line",
+        {**bounds, "instants": list(_INSTANTS)},
+    )
     return [
         (row[0], Event(math.nan if row[1] is None else row[1], row[2], row[3], json.loads(row[4]), row[5], row[6]))
         for row in found
@@ -370,11 +386,12 @@ def _span(
 def _log_restarts(store: Store, bounds: Mapping[str, float]) -> int:
     """Restarts that only logs show: lines with the arguments (one a start, however many API servers) beyond the first."""
     found = store.rows(
-        "SELECT instance, count(*) - 1 FROM event_row WHERE kind = 'args' AND ts >= $low AND ts <= $high "
-        "AND NOT EXISTS (SELECT 1 FROM scrape WHERE scrape.instance = event_row.instance AND ok AND timed) GROUP BY instance, file",
+        "SELECT count(*) FROM (SELECT instance, ts, row_number() OVER (PARTITION BY instance, file ORDER BY line) AS n "
+        "FROM event_row WHERE kind = 'args' AND ts IS NOT NULL) AS start WHERE n > 1 AND ts >= $low AND ts <= $high "
+        "AND NOT EXISTS (SELECT 1 FROM scrape WHERE scrape.instance = start.instance AND ok AND timed)",
         bounds,
     )
-    return sum(max(0, int(row[1])) for row in found)
+    return int(found[0][0])
 
 
 __all__ = ["Level", "attribution_for", "facts_of", "window_of"]

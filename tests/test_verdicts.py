@@ -1,6 +1,8 @@
 """Real recordings in, the limiting link out: what the servers measured is reproduced, adds up, and is judged right."""
 
+import itertools
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -8,12 +10,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from recordings import DATA, INCIDENTS, judged, loaded, recorded
+from recordings import DATA, INCIDENTS, NOON, judged, loaded, recorded, stats
 
+from analyzers.attribute import attribute
+from analyzers.hits import hits_of
 from analyzers.links import CHAIN
 from analyzers.model import TARGETS, Target
+from app.ingest import load
+from app.pipeline import window_of
 from app.reports import json as json_report
 from app.reports import text as text_report
+from app.store import Store
 
 TRUTH: Final[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "accuracy" / "truth.toml").read_text())
 LINKS: Final = [module.LINK.name for module in CHAIN]
@@ -221,6 +228,72 @@ def test_the_oldest_version_is_read():
     assert [engine.engine for engine in found.engines] == ["0"]
     tokens = TRUTH["cpu-0.8.5.post2-a-baseline"]["counters"]["generation_tokens"]
     assert found.targets["tpot"].measured_s == pytest.approx(0.2135233 * 81 / (tokens - 81), rel=0.02)
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_window_is_as_long_as_it_is_asked_and_its_parts_add_up_to_the_whole():
+    store, _ = loaded(FOLDERS["slots"])
+    whole = window_of(store)
+    middle = (whole.start + whole.end) / 2
+    first, second = window_of(store, None, middle), window_of(store, middle, None)
+    assert first.end <= middle < second.end == whole.end
+    assert first.start == whole.start
+    for name, total in whole.engines[0].total.items():
+        parts = [window.engines[0].total.get(name, 0.0) for window in (first, second)]
+        assert sum(parts) == pytest.approx(total), name
+    assert attribute(first).finished + attribute(second).finished == 290
+
+
+def test_a_window_counts_the_kv_events_inside_it():
+    store, _ = loaded(FOLDERS["prefix_cache_miss"])
+    whole = window_of(store)
+    cuts = [-math.inf, whole.start + 15, whole.start + 30, math.inf]
+    parts = [window_of(store, low, high) for low, high in itertools.pairwise(cuts)]
+    for name in ("stored_blocks", "again_blocks", "elsewhere_blocks"):
+        for at in (0, 1):
+            found = [part.engines[at].kv[name] for part in parts]
+            assert sum(found) == whole.engines[at].kv[name]
+            assert max(found) < whole.engines[at].kv[name]
+    whole_hits, late = hits_of(whole.engines[0]), hits_of(parts[2].engines[0])
+    assert whole_hits.shared == pytest.approx(0.85, abs=0.02)  # 282 of 322 requests can hit: all but the first of each prefix
+    assert whole_hits.shared < late.shared < 1
+
+
+def test_a_window_holds_what_happened_in_it_and_what_holds_since_the_start(tmp_path: Path):
+    def line(at: str, text: str) -> str:
+        return f"(APIServer pid=1) INFO 11-29 12:{at} [x.py:1] {text}\n"
+
+    (tmp_path / "server.log").write_text(
+        line("00:00", "vLLM API server version 0.24.0")
+        + line("00:00", "non-default args: {'model': 'm', 'max_num_seqs': 16}")
+        + stats("11-29 12:00:10")
+        + line("05:00", "Aborted request(s) a,b,c.")
+        + stats("11-29 12:05:10")
+        + line("10:00", "non-default args: {'model': 'm', 'max_num_seqs': 16}")
+        + stats("11-29 12:10:10")
+    )
+    store = Store()
+    load(store, [tmp_path / "server.log"], now=NOON)
+
+    def seen(low: float, high: float) -> tuple[int, int, int, Any]:
+        window = window_of(store, NOON + low, NOON + high)
+        (engine,) = window.engines
+        aborted = sum(event.kind == "aborted" for event in engine.event)
+        return len(engine.stat["ts"]), aborted, window.restarts, engine.facts.get("max_num_seqs")
+
+    assert seen(-1, 1000) == (3, 1, 1, 16)
+    assert seen(0, 60) == (1, 0, 0, 16)
+    assert seen(240, 360) == (1, 1, 0, 16)
+    assert seen(400, 1000) == (1, 0, 1, 16)
+
+
+def test_only_the_engines_that_are_asked_for_are_judged():
+    store, _ = loaded(FOLDERS["prefix_cache_miss"])
+    assert [engine.engine for engine in window_of(store, engines=["1"]).engines] == ["1"]
+    assert [engine.engine for engine in window_of(store, engines=["127.0.0.1:50395/0"]).engines] == ["0"]
+    assert window_of(store, engines=["7"]).engines == ()
 
 
 # -- whole reports -----------------------------------------------------------------------------------------------------
