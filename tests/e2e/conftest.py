@@ -1,0 +1,106 @@
+"""The dashboard as users run it: `weaklink serve` in a process of its own, on a free port, driven by a real Chromium."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+FLAGS: Final = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
+]
+READY_S: Final = 60
+START: Final = "from app.cli import main; main()"
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def served(port: int, store: Path, log: Path, *options: str) -> Iterator[str]:
+    """Yield the address of a server, once it is ready; stop it afterwards."""
+    command = [sys.executable, "-c", START, "serve", "--port", str(port), "--store", str(store), "--no-browser", *options]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "NO_COLOR": "1"})
+    try:
+        wait(process, f"http://127.0.0.1:{port}/_stcore/health", log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    """Return when the server answers, with whatever; fail with its output where it does not."""
+    end = time.monotonic() + READY_S
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except urllib.error.HTTPError as error:  # it is up, and asks for a token
+            error.close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"the server is not ready (status {process.poll()}):\n{log.read_text(errors='replace')[-4000:]}")
+
+
+@pytest.fixture(scope="session")
+def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a dashboard on an empty store."""
+    folder = tmp_path_factory.mktemp("dashboard")
+    yield from served(free_port(), folder / "store.duckdb", folder / "log")
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a dashboard that asks for the token "secret"."""
+    folder = tmp_path_factory.mktemp("guarded")
+    yield from served(free_port(), folder / "store.duckdb", folder / "log", "--token", "secret")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        one = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        yield one
+        one.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """Return a page that fails the test where its console has an error or a request leaves this machine."""
+    context = browser.new_context(viewport={"width": 1440, "height": 1060})
+    one = context.new_page()
+    one.set_default_timeout(30_000)
+    faults: list[str] = []
+    one.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+    one.on("pageerror", lambda error: faults.append(str(error)))
+    one.on("request", lambda request: None if _local(request.url) else faults.append(f"a request to {request.url}"))
+    yield one
+    context.close()
+    # asked for under /page/..., where Streamlit looks for its root first
+    faults = [fault for fault in faults if "404 (Not Found)" not in fault]
+    assert not faults, "\n".join(faults)
+
+
+def _local(url: str) -> bool:
+    return url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:"))

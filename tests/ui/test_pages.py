@@ -1,0 +1,298 @@
+"""Every page on every incident and on an empty store, as Streamlit runs it; and what the pages are made of."""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from recordings import INCIDENTS, NOON, ROOT, finished, judged, loaded, recorded, scrapes, stored
+from streamlit.testing.v1 import AppTest
+
+from analyzers.links import CHAIN
+from analyzers.model import TARGETS, Part, Stage, Target
+from app.store import Store, sql
+from app.ui import chain, draw, ledger, shared, verdict, words
+from app.ui.markup import Html, esc, join, link, row, tag
+from app.ui.screens import PAGES, timeline
+from app.ui.session import Pick, Recording, pick_of, scope
+
+LOGS: Final = ROOT / "sample_data" / "formats" / "vllm_log"
+PAGE_NAMES: Final = [module.__name__.rpartition(".")[2] for module in PAGES]
+
+
+def draws(page: str) -> None:
+    """Run by Streamlit: the frame, and in it a page."""
+    import importlib  # noqa: PLC0415 Streamlit takes the text of this function alone
+
+    from app.ui import main  # noqa: PLC0415 as above
+
+    module = importlib.import_module(f"app.ui.screens.{page}")
+    main.PAGES = (module, *(one for one in main.PAGES if one is not module))
+    main.frame()
+
+
+def opened(page: str, store: Store, **params: str) -> AppTest:
+    if shared.held()[0] is not store:  # else the caches are warm
+        shared.hold(store)
+    app = AppTest.from_function(draws, default_timeout=60, kwargs={"page": page})
+    for name, value in params.items():
+        app.query_params[name] = value
+    app.run()
+    assert not app.exception, [one.message for one in app.exception]
+    return app
+
+
+def html(app: AppTest) -> str:
+    return "".join(one.proto.body for one in app.get("html"))
+
+
+def plain(markup: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<style>.*?</style>|<[^>]+>", " ", markup, flags=re.DOTALL))
+
+
+# -- pages --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGE_NAMES)
+def test_an_empty_store_says_what_to_do(page: str):
+    shown = html(opened(page, Store()))
+    assert "Nothing has been loaded yet." in shown
+    assert "weaklink load PATH" in shown
+
+
+@pytest.mark.parametrize("name", recorded(INCIDENTS))
+def test_every_page_draws_every_incident_and_the_headline_is_its_verdict(name: str):
+    store, _ = loaded(INCIDENTS / name)
+    for target, found in judged(INCIDENTS / name).attribution.targets.items():
+        shown = html(opened("overview", store, target=target))
+        assert f'data-verdict="{found.verdict}" data-limiting="{found.limiting or ""}"' in shown
+        assert len(re.findall(r'class="wl-link', shown)) == len(CHAIN)
+        assert shown.count("wl-link limiting") == (1 if found.limiting else 0)
+    assert opened("timeline", store).get("plotly_chart")
+    assert name in html(opened("upload", store))
+
+
+def test_a_log_alone_has_no_seconds_and_no_zeros_for_them():
+    shown = plain(html(opened("overview", stored(LOGS / "good" / "case-02.log"))))
+    assert "KV eviction limits TTFT; no request seconds say by how much." in shown
+    assert "TTFT mean unknown" in shown
+    assert "no request seconds in stats lines" in shown
+    assert " 0 s " not in shown
+
+
+def test_one_text_without_a_time_is_drawn():
+    store = stored(ROOT / "sample_data" / "formats" / "prometheus_text" / "good" / "vllm-0.20.txt")
+    for page in PAGE_NAMES:
+        opened(page, store)
+
+
+def test_an_engine_picked_is_the_only_one_judged():
+    store, _ = loaded(INCIDENTS / "kv_transfer")
+    first, second = (f"{one.instance}/{one.engine}" for one in judged(INCIDENTS / "kv_transfer").attribution.engines)
+    assert f"only {first} is shown on this page" in plain(html(opened("overview", store, engine=first)))
+    assert f"only {second} is shown on this page" in plain(html(opened("overview", store, engine=second)))
+    assert "2 engines · choose a row to see one alone" in plain(html(opened("overview", store, engine="another/0")))
+
+
+def test_what_users_named_is_text(tmp_path: Path):
+    path = scrapes(tmp_path / "<script>alert(1)<" / "metrics.jsonl", [(t, finished(t)) for t in range(0, 60, 5)])
+    store = stored(path.parent)
+    assert all("<script>" not in html(opened(page, store)) for page in PAGE_NAMES)
+    assert "&lt;script&gt;" in html(opened("upload", store))
+
+
+def test_an_upload_is_loaded_and_explained():
+    app = opened("upload", Store())
+    files = [LOGS / "good" / "case-02.log", ROOT / "sample_data" / "formats" / "prometheus_text" / "bad" / "malformed.txt"]
+    for file in files:
+        app.get("file_uploader")[0].upload(file.name, file.read_bytes(), "text/plain")
+    app.get("button")[-1].click().run()
+    assert not app.exception
+    shown = plain(html(app))
+    assert "2 files read of 2" in shown
+    assert "malformed.txt, line 1: expected: name{labels} value [timestamp]" in shown
+    store, _ = shared.held()
+    assert len({bundle for (bundle,) in store.rows("SELECT bundle FROM source_file")}) == 1  # they explain each other
+
+
+def test_a_broken_archive_is_said_plainly():
+    app = opened("upload", Store())
+    app.get("file_uploader")[0].upload("broken.zip", b"PK\x03\x04 and no more", "application/zip")
+    app.get("button")[-1].click().run()
+    assert not app.exception
+    assert "broken.zip" in plain("".join(one.value for one in app.error)) + plain(html(app))
+
+
+# -- picks --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [
+        Pick(),
+        Pick("tpot", "127.0.0.1:8000/1", NOON + 0.25, NOON + 61.5, "a bundle"),
+        Pick(start=3.0, end=7.0),  # texts without a clock
+    ],
+)
+def test_picks_survive_the_address(pick: Pick):
+    assert pick_of(pick.params()) == pick
+
+
+def test_an_address_that_makes_no_sense_is_left_aside():
+    assert pick_of({"target": "x", "from": "yesterday", "to": "nan"}) == Pick()
+    assert pick_of({"from": "2026-11-29T12:00:00Z", "to": "2026-11-29T11:00:00Z"}) == Pick()
+    assert pick_of({"from": "2026-11-29T12:00:00"}).start == NOON
+
+
+def test_the_newest_recording_is_shown_unless_another_is_asked_for():
+    old, new = Recording("old", 0.0, 9.0, ("a",)), Recording("new", 100.0, 109.0, ("b",))
+    assert scope([old, new], Pick()) == (100.0, 109.0, ("b",))
+    assert scope([old, new], Pick(recording="old")) == (0.0, 9.0, ("a",))
+    assert scope([old, new], Pick(recording="*")) == (-math.inf, math.inf, ("a", "b"))
+    assert scope([old, new], Pick(start=5.0, end=105.0)) == (5.0, 105.0, ("a", "b"))
+    assert scope([new], Pick()) == (-math.inf, math.inf, ("b",))
+    assert scope([], Pick()) == (-math.inf, math.inf, ())
+
+
+def test_of_a_live_recording_it_is_the_last_hour():
+    live = Recording("live", 0.0, 90_000.0, ("a",))
+    assert scope([live], Pick()) == (86_400.0, math.inf, ("a",))
+    assert scope([live], Pick(start=10.0)) == (10.0, math.inf, ("a",))
+
+
+def test_a_drag_is_read_as_utc():
+    assert draw.seconds("2026-11-29 12:00:01.5") == NOON + 1.5
+    assert draw.seconds(4) == 4.0
+    assert draw.seconds("here") is None
+
+
+# -- words --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "seconds", "text"),
+    [
+        ("ttft", None, "unknown"),
+        ("ttft", math.nan, "unknown"),
+        ("ttft", 0.0, "0"),
+        ("ttft", 0.0004, "< 1 ms"),
+        ("ttft", 0.0278, "0.0278 s"),
+        ("ttft", 0.09996, "0.100 s"),
+        ("ttft", 1.7325, "1.73 s"),
+        ("e2e", 1234.5, "1,234 s"),
+        ("e2e", -0.5, "\N{MINUS SIGN}0.500 s"),
+        ("tpot", 0.01317, "13.2 ms"),
+        ("tpot", 0.0000004, "< 1 µs"),
+    ],
+)
+def test_seconds_have_three_significant_digits_and_the_target_s_unit(target: str, seconds: float | None, text: str):
+    assert words.value(target, seconds).replace(words.THIN, " ") == text
+
+
+def test_a_bucket_is_written_by_its_edges():
+    shown = [words.bounds("itl", 0.025, 0.05), words.bounds("ttft", 0.5, 1.0), words.bounds("ttft", 20.0, math.inf)]
+    assert [text.replace(words.THIN, " ") for text in shown] == ["25 \N{EN DASH} 50 ms", "0.5 \N{EN DASH} 1 s", "above 20 s"]
+
+
+@pytest.mark.parametrize("module", CHAIN, ids=lambda module: module.LINK.name)
+def test_every_link_has_something_to_try(module: object):
+    assert words.remedies(module.__doc__)
+    assert words.first_sentence(module.__doc__)
+
+
+def test_flags_are_code_and_the_rest_is_text():
+    assert words.flagged("<b> --max-num-seqs N up, a--b") == "&lt;b&gt; <code>--max-num-seqs N</code> up, a--b"
+
+
+def test_links_are_called_by_their_titles():
+    assert words.titled("kv_eviction: up to 1 s, slots") == "KV eviction: up to 1 s, slots"
+
+
+def test_markup_escapes_what_is_not_markup():
+    assert tag("p", "<i>", Html("<br>"), None, title='"x"') == '<p title="&quot;x&quot;">&lt;i&gt;<br></p>'
+    assert join(["a", "<"], " & ") == "a &amp; &lt;"
+    assert esc(esc("<")) == "&lt;"
+    assert 'target="_self"' in link("upload", "x")
+    assert "data-head" not in row(["a", ""], heads={1: "range"})
+
+
+# -- the ledger -----------------------------------------------------------------------------------------------------------------
+
+
+def target(name: str = "ttft", unexplained: float = 0.0, **seconds: float | None) -> Target:
+    parts = tuple(Part(module.LINK.name, seconds.get(module.LINK.name, 0.0), {}, fact="a fact") for module in CHAIN)
+    measured = 0.05 + unexplained + sum(part.seconds or 0.0 for part in parts)
+    stages = dict.fromkeys(TARGETS[name], 0.01)
+    return Target(name, measured, 0.05, unexplained, stages, parts, None, None, "healthy")
+
+
+def numbers(markup: str) -> Iterator[tuple[str, float]]:
+    for found in re.findall(r"<tr[^>]*>(.*?)</tr>", markup.partition("<tbody>")[2]):
+        cells = [plain(cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", found)]
+        if re.fullmatch(r"[\N{MINUS SIGN}\d.,]+", cells[1]):
+            yield cells[0], float(cells[1].replace("\N{MINUS SIGN}", "-").replace(",", ""))
+
+
+@pytest.mark.parametrize(
+    "one", [target(slots=0.4), target(slots=0.4, frontend=0.1, unexplained=0.2), target("tpot", kv_eviction=0.003)]
+)
+def test_the_column_adds_up_to_what_was_measured(one: Target):
+    rows = dict(numbers(ledger.ledger(one)))
+    measured = rows.pop("Measured")
+    assert sum(rows.values()) == pytest.approx(measured, abs=0.001 * len(rows))
+
+
+@pytest.mark.parametrize("unexplained", [0.0, 0.3, -0.1])
+def test_the_bar_has_no_gaps(unexplained: float):
+    bar = ledger.ledger(target(slots=0.4, frontend=0.1, unexplained=unexplained)).partition("wl-key")[0]
+    edges = [(float(left), 100 - float(right)) for left, right in re.findall(r"left:([\d.]+)%;right:([\d.]+)%", bar)]
+    assert edges[0][0] == 0.0
+    assert all(end == pytest.approx(start, abs=1e-3) for (_, end), (start, _) in itertools.pairwise(edges))
+    assert edges[-1][1] == pytest.approx(100, abs=1e-3)
+    assert ("more than was measured" in bar) == (unexplained < 0)
+
+
+def test_ruled_out_and_cannot_tell_are_never_left_out():
+    shown = plain(ledger.ledger(target(slots=0.4, moe_imbalance=None)))
+    assert "Ruled out 0 API server (a fact)" in shown
+    assert "Cannot tell unknown MoE imbalance: a fact" in shown
+
+
+def test_not_used_unknown_and_zero_are_three_looks():
+    parts = (Part("slots", 0.0, {}), Part("kv_transfer", 0.0, {}, used=False), Part("moe_imbalance", None, {}, bound_s=0.02))
+    one = Target("ttft", 1.0, 0.5, 0.5, {Stage.QUEUE: 0.5}, parts, None, None, "healthy")
+    shown = chain.chain(one)
+    assert [look.strip() for look in re.findall(r'class="wl-link([^"]*)"', shown)] == ["", "off", "unknown"]
+    assert plain(shown).replace(words.THIN, " ").count("up to 0.0200 s") == 1
+
+
+def test_a_verdict_has_its_own_sentence():
+    one = target(slots=0.4)
+    assert verdict.headline(one) == "Nothing limits TTFT beyond load: mean 0.450 s.".replace(" s.", f"{words.THIN}s.")
+    assert "most of it unexplained" in verdict.headline(target(unexplained=1.0))
+
+
+# -- the timeline ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_told_by_the_log_is_marked_once():
+    columns = {"ts": [NOON, NOON + 100]}
+    happened = [
+        {"ts": NOON + 10, "kind": "start"},
+        {"ts": NOON + 40, "kind": "listening"},
+        {"ts": NOON + 45, "kind": "restart"},
+        {"ts": NOON + 500, "kind": "jit"},
+    ]
+    assert timeline.marks(happened, columns) == [(NOON + 10, "server starts"), (NOON + 40, "ready")]
+
+
+def test_no_trace_has_more_points_than_are_seen(tmp_path: Path):
+    store = stored(scrapes(tmp_path / "long.jsonl", [(t, finished(t)) for t in range(0, 40_000, 10)]))
+    asked = {"low": -math.inf, "high": math.inf, "engines": ["127.0.0.1:8000/0"], "points": draw.POINTS}
+    columns = store.columns(sql("screens", "timeline"), asked)
+    assert store.rows("SELECT count(*) FROM interval_row") == [(3999,)]
+    assert 1000 < len(columns["ts"]) <= draw.POINTS + 1
+    assert float(columns["ts"][-1]) == NOON + 39_990  # the last scrape is drawn
