@@ -12,7 +12,7 @@ import numpy as np
 from analyzers.books import Books, books
 from analyzers.calibration import HALF_WIDTH
 from analyzers.links import CHAIN
-from analyzers.model import Level, Target
+from analyzers.model import Engine, Level, Target
 from analyzers.steps import refit
 
 DRAWS: Final = 24
@@ -36,10 +36,18 @@ def of(accounts: Books, targets: Mapping[str, Target], level: Level, seed: int =
                 continue
             values = [*found.get((name, part.link), []), part.seconds]
             low, high = (float(x) for x in np.percentile(values, PERCENTILES))
-            width = _width(part.link, part.seconds, target.measured_s, level, accounts.requests)
+            width = min(_width(part.link, part.seconds, target.measured_s, seen, accounts.requests) for seen in observed(accounts.engine, level))
             low, high = min(low, part.seconds, part.seconds - width), max(high, part.seconds, part.seconds + width)
             out[name][part.link] = (max(0.0, low) if part.seconds >= 0 else low, min(high, max(target.measured_s, part.seconds)))
     return out
+
+
+def observed(engine: Engine, level: Level) -> tuple[Level, ...]:
+    """Every level whose evidence is there: iteration lines beside request rows make a link as sure as the better of both."""
+    logs = len(engine.step.get("ts", ())) > 0 or any(e.kind == "eplb" for e in engine.event)
+    rows = len(engine.request.get("arrival_ts", ())) > 0
+    found = {level, *((Level.LOGS,) if logs else ()), *((Level.REQUESTS,) if rows else ())}
+    return tuple(sorted(found, key=list(Level).index))
 
 
 def _width(link: str, seconds: float, measured: float, level: Level, requests: int) -> float:
