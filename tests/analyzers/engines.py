@@ -216,6 +216,15 @@ def iteration(
     }  # fmt: skip
 
 
+def requests_of(n: int, **columns: Any) -> dict[str, Array]:
+    """`n` request records with these columns; what is not said is unknown."""
+    names = (
+        "arrival_ts", "first_token_ts", "end_ts", "prompt_tokens", "output_tokens", "cached_tokens", "ttft_s", "queue_s", "prefill_s",
+        "decode_s", "e2e_s", "sent_ts", "client_ttft_s", "client_e2e_s", "chunk_s",
+    )  # fmt: skip
+    return {name: np.broadcast_to(np.asarray(columns.get(name, math.nan), float), (n,)).copy() for name in names}
+
+
 def stats_of(**columns: Any) -> dict[str, Array]:
     """Stats lines of the log, 10 s apart; what is not said is 0, the hit ratio unknown."""
     n = max(np.size(value) for value in columns.values())
