@@ -51,10 +51,12 @@ def shapes(text: bytes) -> bytes:
 def learn(kind: str, line: bytes, match: Match) -> Form | None:
     """Note where the numbers of a line stand, for all lines of its shape; None where they cannot be parted."""
     found = match.groupdict()
-    shown = {name: match.span(name) for name in _NAMES.get(kind, ()) if found.get(name) is not None}
+    if kind not in FIELDS:  # it has no numbers for a table
+        return Form(kind, b"", b"", 0, {}, found)
+    shown = {name: match.span(name) for name in _NAMES[kind] if found.get(name) is not None}
     dates = {name: (shown[groups[0]][0], shown[groups[-1]][1]) for name, (groups, _) in DATES.items() if groups[0] in shown}
     spans = {name: span for name, span in shown.items() if name not in _DATED} | dates
-    cuts = set(line) - _DIGITS - (_BETWEEN if spans else frozenset())
+    cuts = set(line) - _DIGITS - _BETWEEN
     if _cells(line, cuts, spans) is None:
         return None
     for code in sorted(cuts):  # fewer cells are quicker to read: keep only what parts our numbers from their neighbours
