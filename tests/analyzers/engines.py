@@ -105,6 +105,7 @@ def engine_of(
     output_s: float = 0.001,
     prefill_s: float | None = None,
     swing: float = 0.3,
+    surge: float | None = None,
     facts: Mapping[str, Any] | None = None,
     columns: Mapping[str, Any] | None = None,
     total: Mapping[str, float | None] | None = None,
@@ -112,12 +113,13 @@ def engine_of(
 ) -> Engine:
     """Return an engine in a steady state that is consistent to the digit, scraped every second.
 
-    Arrivals and batch swing with different periods (7 and 11 s), so that a step's costs can be told apart. In each second
+    Arrivals (by `surge`, else `swing`) and batch (by `swing`) move with different periods (7 and 11 s), so that a step's costs
+    can be told apart. In each second
     n steps last n a + b P + c D n = 1 s; request seconds are the integrals of the gauges (Little's law); the batch is such
     that `output` tokens a request come out. A prompt takes two steps and its own tokens if nothing else is said.
     """
     k = np.arange(seconds)
-    arrivals = rate * (1 + swing * np.cos(2 * np.pi * k / 7))
+    arrivals = rate * (1 + (swing if surge is None else surge) * np.cos(2 * np.pi * k / 7))
     computed = arrivals * prompt * (1 - hit)
     wave = 1 + swing * np.cos(2 * np.pi * np.arange(-1, seconds) / 11)
 
