@@ -273,10 +273,19 @@ class Hypothesis:
 class Incident:
     """What is exported: an attribution and where it comes from.
 
-    `files` holds one mapping a file: name, format, lines, rejected. `version` is weaklink's.
+    `files` holds one mapping a file: name, format, lines, rejected. `version` is weaklink's. The rest is for reports: `timeline`
+    (epoch seconds, what happened), `series` (time series by engine and name, at most a few hundred points), `stream` the
+    workload in words, `arguments` of the engine, `command` that reproduces the report.
     """
 
     version: str
     files: tuple[Mapping[str, Any], ...]
     attribution: Attribution
     title: str = ""
+    note: str = ""
+    timeline: tuple[tuple[float, str], ...] = ()
+    series: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    stream: str = ""
+    hypotheses: tuple[Hypothesis, ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""

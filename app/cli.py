@@ -227,6 +227,73 @@ def _stored_files(store: Any) -> list[dict[str, Any]]:
     return [{"name": r[0], "format": r[1], "lines": r[2], "rejected": r[3]} for r in rows]
 
 
+class ReportFormat(StrEnum):
+    """A report's format."""
+
+    HTML = "html"
+    MARKDOWN = "md"
+    JSON = "json"
+    PDF = "pdf"
+
+
+@app.command()
+def report(
+    paths: Paths = None,
+    store: StorePath = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Start of the window: ISO 8601 (UTC) or epoch seconds.", show_default=False)
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", help="End of the window.", show_default=False)] = None,
+    engine: Annotated[list[str] | None, typer.Option(help="Only this engine.", show_default=False)] = None,
+    title: Annotated[str, typer.Option(help="Title. [default: the verdict]", show_default=False)] = "",
+    note: Annotated[str, typer.Option(help="A note in the report.", show_default=False)] = "",
+    slo: Annotated[list[str] | None, typer.Option(help="TARGET=SECONDS, for example ttft=2.", show_default=False)] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="A bundle of the same service when it was well.", show_default=False)
+    ] = None,
+    redact: Annotated[bool, typer.Option("--redact/--no-redact", help="Replace hosts, addresses, ids, paths and keys.")] = True,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write. [default: standard output; incident.pdf]", show_default=False)
+    ] = None,
+    instance: Instance = None,
+    output: Annotated[ReportFormat, typer.Option("--format", help="Format of the report.")] = ReportFormat.HTML,
+) -> None:
+    """Write an incident report that opens offline and says how to reproduce it."""
+    from app.incident import incident_for
+    from app.redact import redacted
+    from app.reports.document import document
+    from app.reports.write import write
+
+    with _open(None if paths and store is None else store or default_store()) as opened:
+        results = _load(opened, paths, instance) if paths else []
+        _clear_progress()
+        files = [_file(r) for r in results] if paths else _stored_files(opened)
+        hashes = dict(opened.rows("SELECT name, sha256 FROM source_file"))
+        command = " ".join(
+            [
+                "weaklink report",
+                *(p.name for p in paths or []),
+                *(f"--from {start}" if start else "", f"--to {end}" if end else ""),
+            ]
+        ).strip()
+        incident = incident_for(
+            opened, [{**f, "sha256": hashes.get(f["name"])} for f in files], _instant(start), _instant(end), engine,
+            title=title, note=note, command=command, slo=_limits(slo), baseline=_baseline(baseline),
+        )  # fmt: skip
+    if not incident.attribution.engines:
+        _fail("nothing usable: expected /metrics texts of vLLM, a vLLM server log, spans or request lines")
+    plain = document(incident)
+    if redact:
+        plain, replaced = redacted(plain)
+        plain["replaced"] = replaced
+        typer.echo("replaced: " + (", ".join(f"{n} {kind}" for kind, n in replaced.items()) or "nothing"), err=True)
+    try:
+        written = write(plain, output.value, out)
+    except RuntimeError as error:
+        _fail(str(error), 1)
+    typer.echo(f"written: {', '.join(str(p) for p in written)}", err=True)
+
+
 @app.command()
 def compare(
     before: Annotated[Path, typer.Argument(help="Bundle before (folder, archive or file).")],

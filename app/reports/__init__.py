@@ -3,6 +3,6 @@
 from types import ModuleType
 from typing import Final
 
-from app.reports import json, text
+from app.reports import html, json, markdown, pdf, text
 
-REPORTS: Final[tuple[ModuleType, ...]] = (text, json)
+REPORTS: Final[tuple[ModuleType, ...]] = (text, json, html, markdown, pdf)
