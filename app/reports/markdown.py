@@ -54,6 +54,8 @@ def text(plain: Mapping[str, Any], images: Mapping[str, str] | None = None) -> s
     charts = [f"![{_safe(title)}]({file})" for title, file in (images or {}).items()]
     out += ["", "## Over time", "", *charts] if charts else []
     out += _list("Timeline", [f"{e['ts']}: {e['what']}" for e in plain.get("timeline", [])], level=2)
+    for name, changes in told["tries"]:
+        out += _list(f"What to try against {name}", [change + (f": {cost}" if cost else "") for change, cost in changes], level=2)
     for h in told["hypotheses"]:
         flags = ", ".join(f"`{flag}`" for flag in h["flags"])
         out += ["", f"## Try: {_safe(h['change'])}", "", f"{_safe(h['claim'])}. {flags}", ""]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from analyzers.links import CHAIN
+from analyzers.links import CHAIN, by_name, tries
 from app.reports import svg
 from app.reports.words import NAMES, amount
 
@@ -30,6 +30,7 @@ def sections(document: Mapping[str, Any]) -> dict[str, Any]:
         "charts": charts(document),
         "document": document,
         "window": f"{document['window']['start'] or 'no clock'} to {document['window']['end'] or 'no clock'}",
+        "tries": [(TITLES[name], tries(by_name(name))) for name in dict.fromkeys(t["limiting"] for t in targets.values() if t["limiting"])],
         "requests": f"{document['requests']['finished']} finished, {_aborted(document)}",
         "level": document["source"]["level"],
         "vllm": document["source"]["vllm_version"] or "version unknown",
