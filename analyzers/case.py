@@ -2,54 +2,91 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+import numpy as np
 
 from analyzers.attribute import adjust
 from analyzers.books import Books, books
-from analyzers.model import TARGETS, Attribution, Effect, Engine, Stage, Window
-from analyzers.twin import Setup, Twin, simulate, twin_of
+from analyzers.combine import roles
+from analyzers.model import TARGETS, Attribution, Effect, Engine, Part, Stage, Window
+from analyzers.twin import Load, Result, Setup, Twin, simulate, twin_of
 from analyzers.workload import Workload, workload
 
 SURE: Final = 0.2  # share of a predicted effect that its range leaves on both sides (measured errors: tests/accuracy)
 SMALL: Final = 0.02  # share of a target below which a predicted effect is called none
+CONTRIBUTES: Final = 0.05  # share of a target from which a link is worth naming
+UNPREDICTED: Final[Mapping[str, Effect]] = {name: Effect(None) for name in TARGETS}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a change does to each engine: its new setup, and into how many engines each one becomes (its requests dealt out in turn)."""
+
+    setup: Callable[[Setup, Books], Setup]
+    engines: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What hypotheses judge: the window, its attribution, workload, and per engine the books and the twin (None: none that holds)."""
+    """What hypotheses judge: the window, its attribution, workload, and per engine the books and the twin (None: none that holds).
+
+    `given` holds what no recording can say and the user does (accepted_length, offload_bytes_per_s). `done` keeps replays.
+    """
 
     window: Window
     attribution: Attribution
     work: Workload
     accounts: tuple[Books, ...]
     twins: tuple[Twin | None, ...]
+    given: Mapping[str, float] = field(default_factory=dict)
+    done: dict[tuple[int, Setup, int], Result] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def engine(self) -> Engine:
         """The first engine: arguments and version are the deployment's."""
         return self.window.engines[0]
 
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """The engine's arguments; those that are not set are missing."""
+        found: Mapping[str, Any] = self.engine.facts.get("args") or {}
+        return found
+
     def fact(self, name: str) -> Any:
         """A fact of the deployment, None where it is unknown."""
         return self.engine.facts.get(name)
 
+    def part(self, link: str, target: str) -> Part | None:
+        """A link's part of a target of the fleet; None where the target is unknown."""
+        found = self.attribution.targets.get(target)
+        return found.part(link) if found is not None and found.parts else None
+
     def fault(self, link: str, target: str = "e2e") -> float:
         """Fault seconds of a link in a target of the fleet; 0 where there are none or they are unknown."""
-        found = self.attribution.targets.get(target)
-        if found is None or not found.parts:
-            return 0.0
-        return found.part(link).fault_s or 0.0
+        part = self.part(link, target)
+        return (part.fault_s or 0.0) if part else 0.0
 
     def seconds(self, link: str, target: str) -> float:
         """Seconds of a link in a target of the fleet; 0 where unknown."""
-        found = self.attribution.targets.get(target)
-        return (found.part(link).seconds or 0.0) if found is not None and found.parts else 0.0
+        part = self.part(link, target)
+        return (part.seconds or 0.0) if part else 0.0
+
+    def bound(self, link: str, target: str) -> float:
+        """The most that an unknown link could be of a target; 0 where it is known or cannot matter."""
+        part = self.part(link, target)
+        return (part.bound_s or 0.0) if part else 0.0
 
     def measured(self, target: str) -> float | None:
         """The fleet's measured value of a target."""
         found = self.attribution.targets.get(target)
         return found.measured_s if found else None
+
+    def limited(self, target: str) -> bool:
+        """True where the fleet's target is limited."""
+        found = self.attribution.targets.get(target)
+        return found is not None and found.verdict == "limited"
 
     def limiting(self) -> set[str]:
         """Links that limit any target of the fleet or of an engine."""
@@ -58,27 +95,87 @@ class Case:
         ]
         return {t.limiting for t in every if t.limiting}
 
+    def mean(self, take: Callable[[Books], float]) -> float:
+        """A number of the books, averaged over engines by requests; NaN where an engine does not say it."""
+        whole = sum(b.requests for b in self.accounts)
+        return sum(take(b) * b.requests for b in self.accounts) / whole if whole else math.nan
 
-def case_of(window: Window, attribution: Attribution) -> Case:
+    def split(self) -> bool:
+        """True where prompts and answers are computed on servers of their own."""
+        return "decode" in roles(self.window.engines)
+
+
+def case_of(window: Window, attribution: Attribution, given: Mapping[str, float] | None = None) -> Case:
     """Prepare a window for hypotheses: replays each engine once to calibrate its twin."""
     found = [b for b in (books(e) for e in window.engines) if b is not None]
     accounts = tuple(adjust(b) for b in found)
     twins = tuple(t if t is not None and t.holds else None for t in (twin_of(b) for b in accounts))
-    return Case(window, attribution, workload(window), accounts, twins)
+    return Case(window, attribution, workload(window), accounts, twins, dict(given or {}))
 
 
-def by_twin(case: Case, change: Callable[[Setup, Books], Setup]) -> dict[str, Effect] | None:
+# -- effects ----------------------------------------------------------------------------------------------------------------
+def by_twin(case: Case, change: Change | Callable[[Setup, Books], Setup]) -> dict[str, Effect] | None:
     """Effect of a changed engine on each target, averaged over engines by requests; None where an engine has no twin that holds."""
     if not case.twins or any(t is None for t in case.twins):
         return None
+    changed = change if isinstance(change, Change) else Change(change)
     weights = [b.requests for b in case.accounts]
     totals = dict.fromkeys(TARGETS, 0.0)
-    for twin, accounts, weight in zip(case.twins, case.accounts, weights, strict=True):
+    for at, (twin, accounts, weight) in enumerate(zip(case.twins, case.accounts, weights, strict=True)):
         assert twin is not None
-        changed = simulate(twin.load, change(twin.setup, accounts))
+        other = replayed(case, at, changed.setup(twin.setup, accounts), changed.engines)
         for name in TARGETS:
-            totals[name] += twin.difference(changed, name) * weight
+            totals[name] += twin.difference(other, name) * weight
     return {name: effect(total / sum(weights), case.measured(name)) for name, total in totals.items()}
+
+
+def replayed(case: Case, at: int, setup: Setup, engines: int = 1) -> Result:
+    """The load of one engine on another setup, its requests dealt out in turn to `engines` of them; each replay is done once."""
+    twin = case.twins[at]
+    assert twin is not None
+    if setup == twin.setup and engines == 1:
+        return twin.base
+    key = (at, setup, engines)
+    if key not in case.done:
+        parts = [simulate(_every(twin.load, first, engines), setup) for first in range(engines)]
+        arrays = [np.concatenate([getattr(p, name) for p in parts]) for name in ("queue", "prefill", "decode")]
+        case.done[key] = Result(*arrays, sum(p.preemptions for p in parts))
+    return case.done[key]
+
+
+def _every(load: Load, first: int, step: int) -> Load:
+    """Every `step`-th request of a load; of closed loops every `step`-th client."""
+    if step == 1:
+        return load
+    keep = (
+        np.arange(first, len(load.arrival), step)
+        if load.client is None
+        else np.flatnonzero(load.client.astype(int) % step == first)
+    )
+    return replace(
+        load,
+        arrival=load.arrival[keep],
+        prompt=load.prompt[keep],
+        output=load.output[keep],
+        client=None if load.client is None else load.client[keep],
+        gap_s=None if load.gap_s is None else load.gap_s[keep],
+        seen=None,
+    )
+
+
+def between(low: Mapping[str, Effect] | None, high: Mapping[str, Effect] | None) -> dict[str, Effect] | None:
+    """The middle of two effects, with a range over both; None where one is missing."""
+    if low is None or high is None:
+        return None
+    out = {}
+    for name in TARGETS:
+        a, b = low[name], high[name]
+        if a.saves_s is None or b.saves_s is None or a.range_s is None or b.range_s is None:
+            out[name] = Effect(None)
+        else:
+            ends = (*a.range_s, *b.range_s)
+            out[name] = Effect((a.saves_s + b.saves_s) / 2, (min(ends), max(ends)))
+    return out
 
 
 def effect(saves_s: float | None, measured: float | None, sure: float = SURE) -> Effect:
@@ -91,25 +188,42 @@ def effect(saves_s: float | None, measured: float | None, sure: float = SURE) ->
     return Effect(saves_s, (saves_s - spread, saves_s + spread))
 
 
+def within(case: Case, most: Mapping[str, float | None]) -> dict[str, Effect]:
+    """Effects that cannot be predicted, with the most (seconds by target) that they could be; nothing known: no range."""
+    out = {}
+    for name in TARGETS:
+        value, measured = most.get(name), case.measured(name)
+        known = value is not None and math.isfinite(value) and measured is not None and value > SMALL * measured
+        out[name] = Effect(None, (0.0, float(value)) if known and value is not None else None)
+    return out
+
+
 def by_books(case: Case, link: str, share: float = 1.0, sure: float = SURE) -> dict[str, Effect]:
     """Effect of taking away a share of a link, as the books value it."""
     out = {}
     for name in TARGETS:
-        found = case.attribution.targets.get(name)
-        part = found.part(link) if found is not None and found.parts else None
+        part = case.part(link, name)
         out[name] = effect(None if part is None or part.saves_s is None else share * part.saves_s, case.measured(name), sure)
     return out
 
 
-UNPREDICTED: Final[Mapping[str, Effect]] = {name: Effect(None) for name in TARGETS}
-
-
 def shared(stage: Stage, case: Case) -> float:
     """Mean seconds of a stage over the fleet's requests."""
-    whole = sum(b.requests for b in case.accounts)
-    return sum(b.stages[stage] * b.requests for b in case.accounts) / max(whole, 1)
+    return case.mean(lambda b: b.stages[stage])
 
 
-def scaled(setup: Setup, **factors: float) -> Setup:
-    """A setup with fields times factors."""
-    return replace(setup, **{name: type(getattr(setup, name))(getattr(setup, name) * factor) for name, factor in factors.items()})
+def per_target(case: Case, stages: Mapping[Stage, float]) -> dict[str, float]:
+    """Seconds per request by stage as seconds of each target (TPOT: per token after the first)."""
+    tokens = max(case.mean(lambda b: b.output_tokens) - 1, 1e-9)
+    return {
+        name: sum(value for stage, value in stages.items() if stage in inside) / (tokens if name == "tpot" else 1.0)
+        for name, inside in TARGETS.items()
+    }
+
+
+# -- words ------------------------------------------------------------------------------------------------------------------
+def amount(seconds: float | None) -> str:
+    """Seconds as a sentence has them: "1.2 s", "37 ms", "0.65 ms"."""
+    if seconds is None or not math.isfinite(seconds):
+        return "unknown"
+    return f"{seconds:.3g} s" if abs(seconds) >= 1 else f"{1000 * seconds:.3g} ms"
