@@ -1,6 +1,7 @@
 """The command line: thin verbs, each calls one function of the app. Heavy modules are imported where a verb needs them."""
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -82,7 +83,8 @@ def _instant(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return float(text)
+        if math.isfinite(ts := float(text)):
+            return ts
     except ValueError:
         pass
     try:
@@ -188,11 +190,14 @@ def analyze(
     from app.reports import json as json_report
     from app.reports import text as text_report
 
+    low, high = _instant(start), _instant(end)
+    if low is not None and high is not None and low >= high:
+        _fail(f"--from {start} is not before --to {end}", 1)
     with _open(None if paths and store is None else store or default_store()) as opened:
         results = _load(opened, paths, instance) if paths else []
         _clear_progress()
         attribution = attribution_for(
-            opened, _instant(start), _instant(end), engine, with_twin=what_if, slo=_limits(slo), baseline=_baseline(baseline)
+            opened, low, high, engine, with_twin=what_if, slo=_limits(slo), baseline=_baseline(baseline)
         )
         files = [_file(r) for r in results] if paths else _stored_files(opened)
     incident = Incident(version("weaklink"), tuple(files), attribution)
@@ -208,6 +213,8 @@ def analyze(
                 err=True,
             )
         where = ", ".join(str(p) for p in paths or [store or default_store()])
+        asked = (f"from {start}" if start else "", f"to {end}" if end else "", f"of engine {', '.join(engine)}" if engine else "")
+        where = " ".join(filter(None, (where, *asked)))
         _fail(f"nothing usable in {where}: expected /metrics texts of vLLM, a vLLM server log, spans or request lines")
 
 
@@ -662,4 +669,6 @@ def _say(summary: dict[str, Any], output: Format) -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    usage: Any = typer.BadParameter.__base__
+    usage.exit_code = 1  # click's own is 2, which here means that nothing usable was found
     cast(Any, app)()

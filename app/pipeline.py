@@ -75,7 +75,7 @@ def window_of(store: Store, start: float | None = None, end: float | None = None
         bounds,
     )
     events = _events(store, bounds)
-    pairs = _pairs(store, interval, stat, step)
+    pairs = _pairs(store, bounds, interval, stat, step)
     found = tuple(
         _engine(store, pair, interval, stat, step, scrape, request, bucket, kv, events, _alone(pairs, pair))
         for pair in pairs
@@ -108,12 +108,17 @@ def attribution_for(
     return attribute(window_of(store, start, end, engines), with_twin=with_twin, slo=slo, baseline=baseline)
 
 
-def _pairs(store: Store, *tables: Columns) -> list[tuple[str | None, str]]:
+def _pairs(store: Store, bounds: Mapping[str, float], *tables: Columns) -> list[tuple[str | None, str]]:
     """(instance, engine) of everything observed, in order."""
     seen: set[tuple[str | None, str]] = set()
     for table in tables:
         seen |= set(zip(table["instance"], table["engine"], strict=True))
-    seen |= {(row[0], row[1]) for row in store.rows("SELECT DISTINCT instance, engine FROM quantity_series WHERE engine <> ''")}
+    scraped = store.rows(
+        "SELECT DISTINCT q.instance, q.engine FROM quantity_series AS q SEMI JOIN (SELECT instance FROM scrape "
+        "WHERE ok AND ts > $low AND ts <= $high) AS s USING (instance) WHERE q.engine <> ''",
+        bounds,
+    )
+    seen |= {(row[0], row[1]) for row in scraped}
     return sorted(seen, key=lambda pair: (str(pair[0]), pair[1].zfill(6)))
 
 
