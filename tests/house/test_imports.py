@@ -36,8 +36,10 @@ MAY_IMPORT: Final = {
     "app.store": ("queries", "analyzers.model", "duckdb", "numpy", "pyarrow"),
     "app.live": ("analyzers.model", "app.collectors", "app.config", "app.ingest", "app.live", "app.store", "numpy"),
     "app.pipeline": ("analyzers", "app.store", "numpy"),
+    "app.incident": ("analyzers", "app.pipeline", "app.store"),  # a window gathered for a report
+    "app.redact": (),
     "app.alerts": ("analyzers", "app.alerts", "app.pipeline", "httpx", "jinja2", "numpy", "requests"),
-    "app.reports": ("analyzers", "app.pipeline", "app.reports", "jinja2", "numpy", "plotly"),
+    "app.reports": ("analyzers", "app.pipeline", "app.reports", "jinja2", "numpy", "plotly", "weasyprint"),
     "app.config": ANY,
     "app.ingest": ANY,
     "app.server": ANY,
