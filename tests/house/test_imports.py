@@ -38,7 +38,15 @@ MAY_IMPORT: Final = {
     "app.pipeline": ("analyzers", "app.store", "numpy"),
     "app.incident": ("analyzers", "app.pipeline", "app.store"),  # a window gathered for a report
     "app.redact": (),
-    "app.alerts": ("analyzers", "app.alerts", "app.pipeline", "httpx", "jinja2", "numpy", "requests"),
+    "app.alerts": (
+        "analyzers",
+        "app.alerts",
+        "app.pipeline",
+        "app.store",  # its own tables (states, alerts, outbox) are written together, in one transaction
+        "httpx",
+        "numpy",
+        "typer",  # the verbs of `weaklink alerts`
+    ),
     "app.reports": ("analyzers", "app.pipeline", "app.reports", "jinja2", "numpy", "plotly", "weasyprint"),
     "app.config": ANY,
     "app.ingest": ANY,
