@@ -13,6 +13,8 @@ from typing import Annotated, Any, NoReturn, cast
 
 import typer
 
+from app.alerts.cli import app as alerts
+
 app = typer.Typer(
     name="weaklink",
     no_args_is_help=True,
@@ -71,6 +73,9 @@ def default_store() -> Path:
     """weaklink.duckdb in the user's data folder (XDG_DATA_HOME, else ~/.local/share)."""
     base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(base) / "weaklink" / "weaklink.duckdb"
+
+
+app.add_typer(alerts, name="alerts", context_settings={"obj": default_store})
 
 
 def _fail(message: str, status: int = NOTHING_USABLE) -> NoReturn:
@@ -394,11 +399,13 @@ def serve(
     target: Targets = None,
     interval: Interval = 1.0,
     config: ConfigFile = None,
+    slo: Annotated[Path | None, typer.Option(help="A TOML file with objectives and notifiers.", show_default=False)] = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Open the dashboard on the store (one process; the store is locked while it runs).
 
-    With --target or --config it also collects from running servers, as `weaklink collect` does, into the same store.
+    With --target or --config it also collects from running servers, as `weaklink collect` does, into the same store. Objectives
+    (those of --slo, and those made in the dashboard) are evaluated while it runs.
     """
     from app.live.collect import Collection, loops_of
 
@@ -406,7 +413,17 @@ def serve(
     targets = (*(one.target() for one in found.target), *_targets(target, interval))
     servers, kv = tuple(one.server() for one in found.prometheus), tuple(one.subscription() for one in found.kv_events)
     live = loops_of(Collection(targets, servers, kv))
-    _serve(store or default_store(), host, port, token, no_browser, output, background=live)
+    _serve(store or default_store(), host, port, token, no_browser, output, background=(*live, *_alerting(slo)))
+
+
+def _alerting(path: Path | None) -> list[Any]:
+    from app.alerts.loop import backgrounds
+    from app.alerts.table import DefinitionError
+
+    try:
+        return backgrounds(path)
+    except DefinitionError as error:
+        _fail(str(error), 1)
 
 
 @app.command()
