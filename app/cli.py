@@ -274,7 +274,7 @@ def report(
     from app.incident import incident_for
     from app.redact import redacted
     from app.reports.document import document
-    from app.reports.write import write
+    from app.reporting import write
 
     with _open(None if paths and store is None else store or default_store()) as opened:
         results = _load(opened, paths, instance) if paths else []

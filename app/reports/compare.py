@@ -8,7 +8,7 @@ from app.reports.words import NAMES, amount
 
 def render(found: Comparison) -> str:
     """The comparison on one screen: a sentence a target, then stages, links and mechanisms."""
-    lines = [change.says for change in found.changes.values()]
+    lines = [*found.state, *(change.says for change in found.changes.values())]
     for change in found.changes.values():
         if change.difference_s is None:
             continue
@@ -41,6 +41,7 @@ def document(found: Comparison) -> dict[str, Any]:
         "targets": {name: _change(change) for name, change in found.changes.items()},
         "configuration": list(found.configuration),
         "conditions": list(found.conditions),
+        "state": list(found.state),
     }
 
 

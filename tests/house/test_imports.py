@@ -38,6 +38,7 @@ MAY_IMPORT: Final = {
     "app.pipeline": ("analyzers", "app.store", "numpy"),
     "app.incident": ("analyzers", "app.pipeline", "app.store"),  # a window gathered for a report
     "app.redact": (),
+    "app.reporting": ("app.reports",),  # writes a document in any format
     "app.alerts": (
         "analyzers",
         "app.alerts",
