@@ -6,6 +6,7 @@ outside: no statistics, no fonts, no scripts.
 
 import hashlib
 import hmac
+import importlib
 import ipaddress
 import json
 import os
@@ -159,6 +160,8 @@ def _lifespan(
         ]
         for thread in threads:
             thread.start()
+        # the pages' imports take seconds: who opens the first one should not wait for all of them
+        threading.Thread(target=importlib.import_module, args=("app.ui.screens",), name="weaklink-pages", daemon=True).start()
         ready()
         try:
             yield

@@ -87,7 +87,7 @@ def mark(target: Target, part: Part, *, states: bool = False) -> str:
     if part.status == "limiting":
         return "● limiting"
     if not part.used:
-        return f"{DASH} not used"
+        return ""  # the seconds say so
     if part.seconds is None:
         bound = f"? up to {value(target.name, part.bound_s)}" if part.bound_s else "? unknown"
         return "" if states else bound

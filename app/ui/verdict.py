@@ -160,7 +160,10 @@ def _sentence(text: str) -> Html:
 def basis(attribution: Attribution) -> Html:
     """Requests, what was judged from, versions, restarts."""
     if is_pair(attribution):
-        finished = listed(f"{count(one.requests)} on the {one.role} server" for one in attribution.engines)
+        served = {
+            role: [one.requests for one in attribution.engines if one.role == role] for role in ("prefill", "decode", "both")
+        }
+        finished = listed(f"{count(sum(n))} on {_SERVERS[role]}" for role, n in served.items() if n)
         said = [f"Requests finished: {finished}"]
     elif attribution.level is Level.STATE and not attribution.finished:
         said = ["No finished request was measured"]
@@ -205,6 +208,7 @@ def engine_rows(attribution: Attribution, name: str) -> list[dict[str, object]]:
     return rows
 
 
+_SERVERS: Final = {"prefill": "prefill servers", "decode": "decode servers", "both": "others"}
 _OTHERWISE: Final = {"healthy": "nothing", "undetermined": "cannot tell"}
 
 

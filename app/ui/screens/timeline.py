@@ -15,7 +15,7 @@ from app.ui.session import View
 from app.ui.words import DASH, clock, date, length, plural, span
 
 TITLE: Final = "Timeline"
-NO_SECONDS: Final = "no request seconds: stats lines hold none, and none were scraped in this window"
+NO_SECONDS: Final = "no request seconds in this window"
 PANELS: Final = (
     Panel(
         "Waiting, requests",
@@ -32,7 +32,7 @@ PANELS: Final = (
         unit=" %",
         factor=100,
         top=104,
-        empty="no prefix cache counters (caching may be off), or no prompts",
+        empty="no prefix cache counters, or no prompts",
     ),
     Panel(
         "Prompt tokens per second",
