@@ -70,7 +70,13 @@ def test_a_tenth_itself_does_not_limit(seconds: float, limits: bool):
 @pytest.mark.parametrize(("low", "limits"), [(0.05, False), (0.051, True)])
 def test_the_lower_end_of_its_range_must_exceed_a_twentieth(low: float, limits: bool):
     span = {"seconds": 0.3, "range_s": (low, 0.6)}
-    assert verdict(slots=span)[0] == ("limited" if limits else "healthy")
+    assert (verdict(slots=span)[0] == "limited") is limits
+
+
+@pytest.mark.xfail(strict=True, reason="the data do not suffice to name it, and healthy is said")
+def test_a_large_fault_that_might_be_nothing_is_not_called_healthy():
+    # 0.3 of the second, but perhaps nothing: neither limited nor healthy can be said
+    assert verdict(slots={"seconds": 0.3, "range_s": (0.0, 0.6)})[0] == "undetermined"
 
 
 def test_without_a_range_the_tenth_alone_decides():
@@ -252,7 +258,7 @@ def test_the_two_rows_of_one_cause_are_not_each_others_runner_up():
 def test_lower_ends_of_the_two_rows_add_up():
     wide = {"seconds": 0.07, "range_s": (0.026, 0.2)}
     assert verdict(frontend=wide, output=wide)[0] == "limited"
-    assert verdict(frontend={**wide, "range_s": (0.024, 0.2)}, output={**wide, "range_s": (0.024, 0.2)})[0] == "healthy"
+    assert verdict(frontend={**wide, "range_s": (0.024, 0.2)}, output={**wide, "range_s": (0.024, 0.2)})[0] != "limited"
 
 
 def test_a_front_end_is_nominal_up_to_12_ms():
