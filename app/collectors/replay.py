@@ -26,7 +26,7 @@ from app.collectors.formats.json_lines import Tally, instance_of, lines, loads, 
 from app.collectors.sources.bundle import BundleError, members
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_CLOCK: Final = re.compile(r"^((?:process_start_time_seconds|\w+_created)(?:\{[^\n]*\})? )(\S+)$", re.MULTILINE)
+_CLOCK: Final = re.compile(r"^((?:process_start_time_seconds|[\w:]+_created)(?:\{[^\n]*\})? )(\S+)$", re.MULTILINE)
 _STAMPED: Final = re.compile(r"^([^#\n][^\n]*[ }]\S+) ([0-9]{12,14})$", re.MULTILINE)  # milliseconds
 _UNSTAMPED: Final = re.compile(r"^((?!#)[^ {\n]+(?:\{[^\n]*\})? [^ \n]+)$", re.MULTILINE)
 

@@ -55,7 +55,7 @@ def serving(answer: Answer, port: int = 0, context: ssl.SSLContext | None = None
             with contextlib.suppress(OSError):
                 answer(self)
 
-        do_POST = do_GET
+        do_POST = do_GET  # noqa: N815 the name is http.server's
 
         def log_message(self, *_: object) -> None:
             pass
@@ -118,7 +118,10 @@ def prometheus(folder: Path, *captures: str) -> Iterator[str]:
         text = folder / f"capture-{at}.om"
         text.write_text(capture)
         done = subprocess.run(
-            ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), str(data)], capture_output=True, text=True, check=False
+            ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), str(data)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
     (folder / "prometheus.yml").write_text("global: {}\n")

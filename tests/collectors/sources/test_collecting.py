@@ -78,7 +78,9 @@ def test_a_kill_loses_nothing_stored_and_doubles_nothing(tmp_path: Path):
     def begun(size: int) -> subprocess.Popen:
         """Start collecting; return when so many bytes more than now are stored."""
         size += log.stat().st_size if log.exists() else 0
-        command = weaklink("collect", "--target", f"127.0.0.1:{port}", "--interval", "0.1", "--store", str(path), "--format", "json")
+        command = weaklink(
+            "collect", "--target", f"127.0.0.1:{port}", "--interval", "0.1", "--store", str(path), "--format", "json"
+        )
         running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
         while not log.exists() or log.stat().st_size < size:
             assert running.poll() is None

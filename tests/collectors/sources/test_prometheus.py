@@ -11,7 +11,9 @@ from collectors.sources.conftest import Capture
 from collectors.sources.serving import INCIDENTS, lines_of, only_metrics, open_metrics, prometheus, say, serving
 
 from app.collectors.promql import PrometheusError
-from app.collectors.sources.prometheus import Found, Server, _scrapes, find, pull as pieces
+from app.collectors.sources import prometheus as source
+from app.collectors.sources.prometheus import Found, Server, _scrapes, find
+from app.collectors.sources.prometheus import pull as pieces
 from app.ingest import load
 from app.live.pulled import Pulled, pull
 from app.pipeline import attribution_for
@@ -80,8 +82,6 @@ def test_parts_in_any_order_and_overlapping_are_the_whole(backlog: Capture):
 
 @pytest.mark.prometheus
 def test_small_pieces_are_the_whole(backlog: Capture, monkeypatch):
-    from app.collectors.sources import prometheus as source
-
     with Store() as whole, Store() as parts:
         pulled(backlog.url, backlog.start, backlog.end, whole)
         monkeypatch.setattr(source, "PIECE", 1)  # 30 s each
@@ -156,7 +156,9 @@ def test_other_names_two_jobs_odd_labels_and_gaps(tmp_path: Path):
     """Ray's names, one server scraped by two jobs, a label value full of quotes, and a server that was away for 12 scrapes."""
     lines = [line for line in lines_of(INCIDENTS / "healthy") if "text" in line]
     odd = 'a"b\\c\nd{}'
-    ray = [{**line, "url": line["url"].replace(":38669", ":1"), "text": line["text"].replace("vllm:", "ray_vllm_")} for line in lines]
+    ray = [
+        {**line, "url": line["url"].replace(":38669", ":1"), "text": line["text"].replace("vllm:", "ray_vllm_")} for line in lines
+    ]
     away = [{**line, "url": line["url"].replace(":38669", ":2")} for at, line in enumerate(lines) if not 20 <= at < 32]
     late = [{**line, "t": line["t"] + 0.4} for line in lines]
     texts = [

@@ -15,7 +15,9 @@ from app.collectors.access import Access
 from app.collectors.promql import Client, PrometheusError
 
 
-def client(url: str, *, timeout_s: float = 5.0, deadline_s: float = 10.0, method: str = "GET", tenant: str | None = None) -> Client:
+def client(
+    url: str, *, timeout_s: float = 5.0, deadline_s: float = 10.0, method: str = "GET", tenant: str | None = None
+) -> Client:
     return promql.client(url, Access(), tenant, timeout_s, deadline_s, method)
 
 
@@ -151,7 +153,7 @@ def test_tenant_and_credentials_are_sent(monkeypatch):
         (' job =~ "a|b" ', 'job=~"a|b"'),
         ("pod!~x.*", 'pod!~"x.*"'),
         ("path=C:\\x", 'path="C:\\\\x"'),
-        ("name=O'Brien", "name=\"O'Brien\""),
+        ("name=O'Brien", 'name="O\'Brien"'),
         ("empty=", 'empty=""'),
     ],
 )

@@ -128,7 +128,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RecordError, match="a.zip: "):
+    with pytest.raises(RecordError, match=r"a\.zip: "):
         record([Target("h:1")], tmp_path / "file" / "a.zip", State(), threading.Event())
 
 

@@ -65,7 +65,9 @@ def test_a_url_is_completed(given: str, full: str):
     assert Target(given).url == full
 
 
-@pytest.mark.parametrize("url", ["", "ftp://h/metrics", "http://", "http://h:x/", "http://h:99999/", "http://[", "http://user:secret@h/"])
+@pytest.mark.parametrize(
+    "url", ["", "ftp://h/metrics", "http://", "http://h:x/", "http://h:99999/", "http://[", "http://user:secret@h/"]
+)
 def test_what_is_no_url_is_refused(url: str):
     with pytest.raises(ValueError, match="expected") as caught:
         Target(url)
@@ -183,7 +185,7 @@ def test_tls_is_verified_unless_told_otherwise(tls_server):
 
 
 def test_a_missing_certificate_is_named():
-    with pytest.raises(AccessError, match="no-such-file.pem: cannot be used as certificate"):
+    with pytest.raises(AccessError, match=r"no-such-file\.pem: cannot be used as certificate"):
         Access(ca_file="no-such-file.pem").context()
 
 

@@ -1,0 +1,133 @@
+"""The configuration file: what stands in it is what the sources get, and a fault is named with file, key and expectation."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from collectors.sources.serving import ROOT
+
+from app.collectors.access import Access
+from app.collectors.sources.kv_events import Subscription
+from app.collectors.sources.prometheus import Server
+from app.collectors.sources.scrape import Target
+from app.config import Config, ConfigError, read
+
+WHOLE = """
+[[target]]
+url = "gpu-1:8000"
+name = "first"
+interval_s = 5
+timeout_s = 2.5
+bearer_env = "TOKEN"
+
+[[target]]
+url = "https://gpu-2/metrics"
+user = "u"
+password_file = "/run/secrets/p"
+ca_file = "ca.pem"
+
+[[prometheus]]
+url = "https://mimir/prometheus/"
+tenant = "team"
+match = ["namespace=prod", 'job=~"vllm.*"']
+step_s = 60
+
+[[kv_events]]
+endpoint = "tcp://gpu-1:5557"
+topic = "kv"
+instance = "gpu-1:8000"
+
+[otlp]
+enabled = false
+
+[retention]
+raw_days = 14
+"""
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    file = folder / "weaklink.toml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+def test_an_empty_file_collects_nothing(tmp_path: Path):
+    assert read(written(tmp_path, "")) == Config()
+
+
+def test_everything_reaches_its_source(tmp_path: Path):
+    found = read(written(tmp_path, WHOLE))
+    assert [one.target() for one in found.target] == [
+        Target("http://gpu-1:8000/metrics", "first", 5.0, 2.5, Access(bearer_env="TOKEN")),
+        Target("https://gpu-2/metrics", access=Access(user="u", password_file="/run/secrets/p", ca_file="ca.pem")),
+    ]
+    assert [one.server() for one in found.prometheus] == [
+        Server("https://mimir/prometheus", tenant="team", match=("namespace=prod", 'job=~"vllm.*"'), step_s=60)
+    ]
+    assert [one.subscription() for one in found.kv_events] == [Subscription("tcp://gpu-1:5557", "kv", "gpu-1:8000")]
+    assert not found.otlp.enabled
+    assert found.retention.raw_days == 14
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x", "expected TOML: "),
+        (b"\xff\xfe", "expected UTF-8"),
+        ("targets = []", "targets: no such key"),
+        ("target = 1", "target: expected a valid tuple"),
+        ("[[target]]\nname='a'", "target[1].url: expected, but not there"),
+        ("[[target]]\nurl='h:1'\ninterval_s=0.1", "target[1].interval_s: expected greater than or equal to 0.5"),
+        ("[[target]]\nurl='h:1'\ninterval_s='1'", "target[1].interval_s: expected a valid number"),
+        ("[[target]]\nurl='h:1'\ntoken='hush'", "target[1].token: not here: a secret stands in the environment or a file"),
+        ("[[target]]\nurl='http://u:hush@h'", "target[1].url: expected a URL without user and password"),
+        (
+            "[[target]]\nurl='h:1'\n[[target]]\nurl='http://h:1/x'",
+            "the file: expected each target at a host:port of its own, h:1",
+        ),
+        (
+            "[[target]]\nurl='h:1'\nbearer_env='A'\nbearer_file='b'",
+            "target[1]: expected the secret in the environment or in a file",
+        ),
+        ("[[target]]\nurl='h:1'\nbearer_env='A'\nuser='b'", "target[1]: expected a bearer token or a user with password"),
+        ("[[target]]\nurl='h:1'\nkey_file='k'", "target[1]: expected cert_file beside key_file"),
+        ("[[prometheus]]\nurl='h'\nmatch=['x']", "prometheus[1].match[1]: expected a label matcher"),
+        ("[[kv_events]]\nendpoint='h:1'", "kv_events[1].endpoint: expected text that should match pattern"),
+        ("[otlp]\nenabled='yes'", "otlp.enabled: expected a valid boolean"),
+        ("[retention]\nraw_days=0", "retention.raw_days: expected greater than 0"),
+    ],
+)
+def test_a_fault_is_named(tmp_path: Path, text: str | bytes, expected: str):
+    file = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        read(file)
+    assert str(caught.value).startswith(f"{file}: {expected}"), caught.value
+    assert "hush" not in str(caught.value)
+
+
+def test_all_faults_are_named_at_once(tmp_path: Path):
+    with pytest.raises(ConfigError) as caught:
+        read(written(tmp_path, "a=1\nb=2\n[[target]]\n"))
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_the_verb(tmp_path: Path):
+    def check(file: Path, *more: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-m", "app", "config", "check", str(file), *more],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    fine = check(written(tmp_path, WHOLE), "--format", "json")
+    assert fine.returncode == 0
+    assert json.loads(fine.stdout)["target"] == ["http://gpu-1:8000/metrics", "https://gpu-2/metrics"]
+    wrong = check(written(tmp_path, "a=1"))
+    assert wrong.returncode == 1
+    assert "weaklink.toml: a: no such key" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+    assert json.loads(check(written(tmp_path, "a=1"), "--format", "json").stdout)["ok"] is False
