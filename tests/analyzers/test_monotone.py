@@ -1,5 +1,6 @@
 """Laws over many engines: a larger fault gives a larger part, a healthy engine raises nothing, and what is split adds up."""
 
+import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from analyzers.attribute import attribute
 from analyzers.links import CHAIN
 from analyzers.model import TARGETS, Engine, Target
+from analyzers.twin import Load, Setup
 
 from .engines import COUNTERS, ITL_EDGES, MOE, adds_up, balancedness, counted, engine_of, fleet, iteration, window_of
 from .replay import ENGINE, observed, poisson, replay
@@ -21,37 +23,41 @@ HEALTHY = replace(ENGINE, blocks=20_000)
 LOAD = poisson(40, 6, 600, 100)
 QUICK = (Phase.explicit, Phase.generate)  # an example takes a tenth of a second: a failing one is shown as it was found
 TOLERANCE = 0.01  # of the measured value: gauges are samples, and a fit moves a little
-LEVELS = {"metrics": {}, "logs": {"log": True}, "requests": {"log": True, "spans": True}}
+LEVELS = {"metrics": {}, "requests": {"log": True, "spans": True}}
 
 
 def e2e(engine: Engine) -> Target:
     return fleet(attribute(window_of(engine)), "e2e")
 
 
-# a fault in growing sizes: (link, engine of a size, sizes)
-FAULTS: dict[str, tuple[str, Callable[..., Engine], tuple[float, ...]]] = {
-    "fewer blocks": ("kv_eviction", lambda size, **level: observed(replay(LOAD, replace(HEALTHY, blocks=size)), **level), (20_000, 420, 370, 320, 270)),
-    "a lower cap": ("slots", lambda size, **level: observed(replay(LOAD, replace(HEALTHY, slots=size)), **level), (64, 9, 7, 6, 5)),
-    "more long prompts": (
-        "prefill_backlog",
-        lambda size, **level: observed(replay(poisson(40, 6, 600, 100, long=size, long_tokens=12_000), HEALTHY), **level),
-        (0.0, 0.02, 0.05, 0.10, 0.15),
-    ),
-    "a slower front end": ("frontend", lambda size, **level: observed(replay(LOAD, HEALTHY), frontend_s=size, **level), (0.004, 0.05, 0.2, 0.8)),
-    "slower delivery": ("output", lambda size, **level: observed(replay(LOAD, HEALTHY), output_s=size, **level), (0.001, 0.05, 0.2, 0.8)),
-    "more stalls": (
-        "engine_stall",
-        lambda size, **level: observed(replay(LOAD, replace(HEALTHY, stalls=tuple((3.0 + 35 * i / max(1, size), 1.2) for i in range(int(size))))), **level),
-        (0, 2, 5, 9),
-    ),
+# a fault in growing sizes: (link, arguments of `seen` for a size, sizes)
+FAULTS: dict[str, tuple[str, Callable[[float], dict], tuple[float, ...]]] = {
+    "fewer blocks": ("kv_eviction", lambda size: {"setup": replace(HEALTHY, blocks=size)}, (20_000, 420, 350, 270)),
+    "a lower cap": ("slots", lambda size: {"setup": replace(HEALTHY, slots=size)}, (64, 9, 7, 5)),
+    "more long prompts": ("prefill_backlog", lambda size: {"load": poisson(40, 6, 600, 100, long=size, long_tokens=12_000)}, (0.0, 0.03, 0.08, 0.15)),
+    "more stalls": ("engine_stall", lambda size: {"setup": replace(HEALTHY, stalls=tuple((3.0 + 35 * i / max(1, size), 1.2) for i in range(size)))}, (0, 2, 5, 9)),
+    "a slower front end": ("frontend", lambda size: {"frontend_s": size}, (0.004, 0.05, 0.2, 0.8)),
+    "slower delivery": ("output", lambda size: {"output_s": size}, (0.001, 0.05, 0.2, 0.8)),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("fault", FAULTS)
+def seen(level: str, load: Load = LOAD, setup: Setup = HEALTHY, **more: float) -> Engine:
+    """A replayed engine as a level shows it."""
+    return observed(replay(load, setup), **LEVELS[level], **more)
+
+
+@functools.cache
+def judged(fault: str, size: float, level: str) -> Target:
+    """E2E of an engine with a fault of this size."""
+    return e2e(seen(level, **FAULTS[fault][1](size)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "level"), [*itertools.product(list(FAULTS)[:4], LEVELS), *itertools.product(list(FAULTS)[4:], ["metrics"])]
+)
 def test_a_larger_fault_gives_a_larger_part(fault: str, level: str):
-    link, made, sizes = FAULTS[fault]
-    targets = [e2e(made(size, **LEVELS[level])) for size in sizes]
+    link, _, sizes = FAULTS[fault]
+    targets = [judged(fault, size, level) for size in sizes]
     parts = [t.part(link).seconds for t in targets]
     for (smaller, larger), target in zip(itertools.pairwise(parts), targets[1:], strict=True):
         assert larger >= smaller - TOLERANCE * target.measured_s
@@ -71,18 +77,18 @@ COLLAPSES = pytest.mark.xfail(
     ["fewer blocks", "a lower cap", "a slower front end", "slower delivery", pytest.param("more stalls", marks=COLLAPSES)],
 )
 def test_the_fault_that_was_made_is_the_one_that_is_named(fault: str):
-    link, made, sizes = FAULTS[fault]
-    target = e2e(made(sizes[-1], log=True, spans=True))
+    link, _, sizes = FAULTS[fault]
+    target = judged(fault, sizes[-1], "metrics")
     assert (target.verdict, target.limiting) == ("limited", link)
 
 
 @pytest.mark.parametrize("fault", ["fewer blocks", "a lower cap"])
 def test_a_part_is_what_the_fault_cost(fault: str):
     # against the same load on an engine without the fault: 15 % at the level of metrics
-    link, made, sizes = FAULTS[fault]
-    free = e2e(made(sizes[0])).measured_s
+    link, _, sizes = FAULTS[fault]
+    free = judged(fault, sizes[0], "metrics").measured_s
     for size in sizes[2:]:
-        target = e2e(made(size))
+        target = judged(fault, size, "metrics")
         assert target.part(link).seconds == pytest.approx(target.measured_s - free, rel=0.15)
 
 
@@ -122,9 +128,7 @@ def test_a_larger_batch_gives_a_larger_load():
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(
-    ("rate", "prompt", "output", "seed"), [(2, 300, 150, 1), (6, 600, 100, 2), (4, 900, 60, 3), (10, 200, 120, 4)]
-)
+@pytest.mark.parametrize(("rate", "prompt", "output", "seed"), [(2, 300, 150, 1), (4, 900, 60, 3), (10, 200, 120, 4)])
 def test_a_healthy_engine_raises_nothing(level: str, rate: float, prompt: float, output: float, seed: int):
     result = attribute(window_of(observed(replay(poisson(40, rate, prompt, output, seed=seed), HEALTHY), **LEVELS[level])))
     for name in TARGETS:
@@ -155,7 +159,10 @@ def engines() -> st.SearchStrategy[Engine]:
     stored = st.sampled_from([None, (0.3, 0.01, 0.0), (0.05, 0.3, 3.0)])
     drafts = st.sampled_from([{}, {"draft_n": 50.0, "draft_tokens": 150.0, "accepted_tokens": 100.0}])
     missing = st.sets(
-        st.sampled_from([name for name in COUNTERS if name not in {*STAGES, *RAISING, "request_output_tokens"}]), max_size=3
+        st.sampled_from(
+            [name for name in COUNTERS if name not in {*STAGES, *RAISING, "request_output_tokens", "request_prompt_tokens"}]
+        ),
+        max_size=3,
     )
     bucket = st.sampled_from(
         [{}, {"vllm:inter_token_latency_seconds": counted(ITL_EDGES, np.array([0.02, 0.02, 3.0]), np.array([5e3, 5e3, 60.0]))}]
@@ -210,13 +217,16 @@ def test_a_counter_that_is_missing_beside_its_sister_does_not_raise(name: str):
     assert attribute(window_of(engine_of(columns=columns))).targets["e2e"] is not None
 
 
-@pytest.mark.xfail(strict=True, reason="the context of a preempted request is NaN then, and so is every cell of decode")
-def test_preemptions_without_known_output_lengths_add_up():
-    result = attribute(window_of(engine_of(columns={"preemptions": 0.5, "request_output_tokens": np.nan})))
-    assert adds_up(fleet(result, "e2e")) < 1e-6
+@pytest.mark.xfail(strict=True, reason="NaN lengths make the floor, and what is unexplained, NaN")
+@pytest.mark.parametrize(
+    "columns",
+    [{"request_output_tokens": np.nan, "preemptions": 0.5}, {"request_prompt_tokens": np.nan, "ttft_n": np.nan}],
+)
+def test_requests_of_unknown_lengths_add_up(columns: dict):
+    assert adds_up(e2e(engine_of(columns=columns))) < 1e-6
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, phases=QUICK)
+@settings(max_examples=30, deadline=None, derandomize=True, phases=QUICK)
 @given(engines())
 def test_measured_is_floor_and_parts_and_unexplained(engine: Engine):
     result = attribute(window_of(engine))
@@ -234,7 +244,7 @@ def test_measured_is_floor_and_parts_and_unexplained(engine: Engine):
             assert part.seconds is None or part.seconds >= -1e-9
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, phases=QUICK)
+@settings(max_examples=8, deadline=None, derandomize=True, phases=QUICK)
 @given(
     st.sampled_from([150, 400, 20_000]),
     st.sampled_from([3, 8, 64]),

@@ -141,7 +141,7 @@ def test_without_step_costs_ranges_are_the_calibrated_ones():
     assert (high - low) / 2 == pytest.approx(2 * HALF_WIDTH["metrics"]["frontend"][1] * part)  # under 100 requests
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(
     st.sampled_from([2.0, 6.0]),
     st.sampled_from([0.0, 1.0, 5.0]),
