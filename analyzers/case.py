@@ -138,8 +138,10 @@ def replayed(case: Case, at: int, setup: Setup, engines: int = 1) -> Result:
     key = (at, setup, engines)
     if key not in case.done:
         parts = [simulate(_every(twin.load, first, engines), setup) for first in range(engines)]
-        arrays = [np.concatenate([getattr(p, name) for p in parts]) for name in ("queue", "prefill", "decode")]
-        case.done[key] = Result(*arrays, sum(p.preemptions for p in parts))
+        queue, prefill, decode = (
+            np.concatenate(each) for each in ([p.queue for p in parts], [p.prefill for p in parts], [p.decode for p in parts])
+        )
+        case.done[key] = Result(queue, prefill, decode, sum(p.preemptions for p in parts))
     return case.done[key]
 
 

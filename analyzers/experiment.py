@@ -42,12 +42,17 @@ class Experiment:
     configuration: tuple[str, ...]
 
 
-def judge(before: Window, after: Window, hypothesis: Hypothesis | None = None, allowed: Sequence[str] = ()) -> Experiment:
-    """Judge an experiment. `allowed` names the arguments that the change may touch (None given: all differences are named)."""
+def judge(
+    before: Window, after: Window, hypothesis: Hypothesis | None = None, allowed: Sequence[str] | None = None
+) -> Experiment:
+    """Judge an experiment. `allowed` names the arguments that the change may touch: any other difference makes it inconclusive.
+
+    None: only the environment must be the same (vLLM's own variables switch what is not an argument); all differences are named.
+    """
     a, b = attribute(before), attribute(after)
     streams = workload(before), workload(after)
     differs = tuple(configuration(before, after))
-    beyond = [d for d in differs if d.partition(":")[0] not in allowed and (allowed or d.startswith("env."))]
+    beyond = [d for d in differs if d.startswith("env.") or (allowed is not None and d.partition(":")[0] not in allowed)]
     far = _too_far(*streams)
     moves = _moves(after)
     found = {name: _one(name, a, b, before, after, hypothesis, beyond, far, moves) for name in TARGETS}
@@ -91,6 +96,12 @@ def _verdict(
             else f"and {abs(saved):.4g} s were {'saved' if saved > 0 else 'lost'}"
         )
         return Judgement("refuted" if saved < -noise else "confirmed", saved, span, f"no change was predicted {said}; {unit}")
+    if promised is not None and promised < -noise:
+        came = f"{-saved:.4g} s were lost" if saved < 0 else f"{saved:.4g} s were saved"
+        much = saved < promised / PARTLY
+        return Judgement(
+            "partly" if much else "confirmed", saved, span, f"a loss of {-promised:.4g} s was predicted, {came}; {unit}"
+        )
     if saved < -noise or (saved <= noise and span[1] < noise):
         why = (
             f"{name.upper()} became slower by {-saved:.4g} s"

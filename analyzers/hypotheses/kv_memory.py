@@ -2,57 +2,104 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from analyzers import steps
 from analyzers.books import Books
-from analyzers.case import Case, by_books, by_twin
-from analyzers.model import Hypothesis
+from analyzers.capacity import MOST_SHARE, memory_of, pool_with
+from analyzers.case import Case, Change, amount, by_books, by_twin, within
+from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses.pool import resized
+from analyzers.model import TARGETS, Effect, Hypothesis
 from analyzers.twin import ENDLESS, Setup
 
 NAME: Final = "kv_memory"
 SINCE: Final = None
-FACTORS: Final = (1.25, 1.5, 2.0, 4.0)
+RELIEVES: Final = ("kv_eviction",)
+TAKES: Final = ()
+EFFORT: Final = 0
+TOUCHES: Final = ("num_gpu_blocks_override", "gpu_memory_utilization", "kv_cache_memory_bytes")
+STEP: Final = 0.03  # of the GPU's memory, added to the share
+FACTORS: Final = (1.25, 1.5, 2.0, 4.0, 8.0)
+
+
+def factor(case: Case) -> float | None:
+    """Times the blocks of now; infinite where an override is taken away and the memory behind it is unknown. None: no room."""
+    engine = case.engine
+    memory = memory_of(engine)
+    if memory.override:
+        tokens = pool_with(engine)
+        return tokens / memory.pool_tokens if math.isfinite(tokens / memory.pool_tokens) else math.inf
+    if memory.share >= MOST_SHARE - 0.01:
+        return None
+    tokens = pool_with(engine, share=min(MOST_SHARE, memory.share + STEP))
+    return tokens / memory.pool_tokens
+
+
+def changed(case: Case) -> Change | None:
+    """The engine with the larger pool."""
+    times = factor(case)
+    if times is None or not times > 1:
+        return None
+
+    def setup(now: Setup, books: Books) -> Setup:
+        if math.isinf(times):
+            return replace(now, blocks=ENDLESS, hit=max(now.hit, now.hit_endless))
+        return resized(now, books, times)
+
+    return Change(setup)
 
 
 def propose(case: Case) -> Hypothesis | None:
-    """Where KV eviction limits a target."""
-    if "kv_eviction" not in case.limiting():
+    """Where KV eviction has a part."""
+    change, times = changed(case), factor(case)
+    if case.seconds("kv_eviction", "e2e") <= 0 or times is None or (math.isfinite(times) and change is None):
         return None
-    args = case.fact("args") or {}
-    override = args.get("num_gpu_blocks_override")
-    utilisation = args.get("gpu_memory_utilization", 0.92)
     blocks = steps.number(case.fact("kv_blocks"))
-    whole = by_twin(case, lambda setup, _: replace(setup, blocks=ENDLESS, hit=max(setup.hit, setup.hit_endless)))
-    enough = _enough(case, whole["e2e"].saves_s) if whole and whole["e2e"].saves_s else None
-    need = f"{enough * blocks:.0f} blocks" if enough else "enough blocks"
-    flags = (
-        ("without --num-gpu-blocks-override",)
-        if override
-        else (f"--gpu-memory-utilization {min(0.97, float(utilisation) + 0.03):.2f}",)
-    )
+    override, share = memory_of(case.engine).override, memory_of(case.engine).share
+    effects, by = _effects(case, change)
+    to = f"{blocks * times:,.0f}" if math.isfinite(times) else "as many as memory holds"
+    flag = "without --num-gpu-blocks-override" if override else f"--gpu-memory-utilization {min(MOST_SHARE, share + STEP):.2f}"
     return Hypothesis(
-        name=NAME, change=f"{need} instead of {blocks:.0f}" if math.isfinite(blocks) else "more KV blocks", flags=flags,
+        name=NAME, change=f"{to} KV blocks instead of {blocks:,.0f}" if math.isfinite(blocks) else "more KV blocks", flags=(flag,),
         claim="requests wait for blocks, are preempted, or lose cached prefixes while slots are free",
-        effect=whole or by_books(case, "kv_eviction"), predicted_by="twin" if whole else "books",
-        costs=("a larger share risks running out of memory", "more sequences share a step: TPOT grows"),
+        effect=effects, predicted_by=by,
+        costs=("a larger share risks running out of memory, above all with long prompts", "more sequences share a step: TPOT grows"),
         confused_with="a slow GPU: inter-token latency looks good meanwhile, because fewer requests run",
-        conditions=("the effect is that of enough blocks" + (f": about {enough:.2g} times those of now" if enough else ""),
-                    *(() if override else ("the flag alone gives a few percent more blocks; fp8 KV cache doubles them, a replica or tensor parallelism adds a GPU's",))),
-        test="the same load for at least 60 s before and after; compare queue time, preemptions, hit rate and TPOT",
+        conditions=(*_conditions(case, effects, override=override), *versions.unknown(case.engine)),
+        test=trial.plan(case, effects, "queue time, preemptions, hit rate, TPOT"),
         undoes="kv_eviction",
     )  # fmt: skip
 
 
-def _enough(case: Case, wanted: float) -> float | None:
-    """Smallest factor of blocks that brings nine tenths of what endless blocks bring."""
-    for factor in FACTORS:
-        found = by_twin(case, partial(_times, factor))
-        if found and (found["e2e"].saves_s or 0.0) >= 0.9 * wanted:
-            return factor
-    return None
+def _effects(case: Case, change: Change | None) -> tuple[dict[str, Effect], str]:
+    """By the twin; without one the books' saving is that of endless blocks, which only an override taken away may bring."""
+    found = by_twin(case, change) if change else None
+    if found:
+        return found, "twin"
+    if memory_of(case.engine).override:
+        return by_books(case, "kv_eviction"), "books"
+    return within(case, {name: case.seconds("kv_eviction", name) for name in TARGETS if name != "tpot"}), "nothing"
 
 
-def _times(factor: float, setup: Setup, _: Books) -> Setup:
-    return replace(setup, blocks=int(setup.blocks * factor))
+def _conditions(case: Case, effects: dict[str, Effect], *, override: bool) -> list[str]:
+    """What the prediction rests on, and how many blocks would be enough where the flag brings less."""
+    said = []
+    whole = by_twin(case, lambda s, _: replace(s, blocks=ENDLESS, hit=max(s.hit, s.hit_endless)))
+    best, got = (whole["e2e"].saves_s if whole else None), effects["e2e"].saves_s
+    if best is not None and got is not None and got < 0.8 * best:
+        enough = next((f for f in FACTORS if _of(case, f) >= 0.9 * best), None)
+        need = f"about {enough:.3g} times the blocks of now" if enough else f"more than {FACTORS[-1]:.0f} times the blocks of now"
+        said.append(
+            f"enough blocks would save {amount(best)} of E2E and are {need}: 8-bit KV, an offload tier, a replica or more GPUs an engine bring them"
+        )
+    if not override and effects["e2e"].saves_s is None:
+        said.append("how many blocks the larger share brings is unknown: the GPU's memory or the model's shape is missing")
+    if any(t and t.setup.hit_endless > t.setup.hit for t in case.twins):
+        said.append("prefixes are taken as asked for in no particular order: hits grow with the pool in proportion until all fit")
+    return said
+
+
+def _of(case: Case, times: float) -> float:
+    found = by_twin(case, lambda s, b: resized(s, b, times))
+    return (found["e2e"].saves_s or 0.0) if found else 0.0
