@@ -42,6 +42,8 @@ def frame() -> None:
         with st.container(key="picks", horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="xsmall"):
             if view.recordings:
                 picks(view)
+    if view.missing:
+        draw.html(div("wl-note", f"There is no recording {view.pick.recording} in the store: this is the newest."))
     current.run()
     if any(one.bundle == session.LIVE and set(one.instances) & set(view.instances) for one in view.recordings):
         _follow(view.mark)

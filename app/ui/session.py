@@ -133,6 +133,12 @@ class View:
         """The chosen target of the chosen engines."""
         return None if self.judged is None else self.judged.targets[self.pick.target]
 
+    @property
+    def missing(self) -> bool:
+        """True where a recording is picked that the store does not hold."""
+        named = self.pick.recording
+        return bool(self.recordings) and named not in {None, EVERYTHING, *(one.bundle for one in self.recordings)}
+
     def rows(self, name: str, **params: Any) -> list[dict[str, Any]]:
         """Rows of queries/screens/<name>.sql, cached until the store changes."""
         return _rows(self.mark, name, json.dumps(params), self.store)

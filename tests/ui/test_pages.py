@@ -1,5 +1,6 @@
 """Every page on every incident and on an empty store, as Streamlit runs it; and what the pages are made of."""
 
+import atexit
 import itertools
 import math
 import re
@@ -10,6 +11,7 @@ from typing import Final
 import pytest
 from recordings import INCIDENTS, NOON, ROOT, finished, judged, loaded, recorded, scrapes, stored
 from streamlit.testing.v1 import AppTest
+from streamlit.testing.v1.app_test import TMP_DIR
 
 from analyzers.links import CHAIN
 from analyzers.model import TARGETS, Part, Stage, Target
@@ -18,6 +20,8 @@ from app.ui import chain, draw, ledger, shared, verdict, words
 from app.ui.markup import Html, esc, join, link, row, tag
 from app.ui.screens import PAGES, timeline
 from app.ui.session import Pick, Recording, pick_of, scope
+
+atexit.register(TMP_DIR.cleanup)  # else its end is a warning, and a warning is an error
 
 LOGS: Final = ROOT / "sample_data" / "formats" / "vllm_log"
 PAGE_NAMES: Final = [module.__name__.rpartition(".")[2] for module in PAGES]
@@ -116,6 +120,25 @@ def test_an_upload_is_loaded_and_explained():
     assert "malformed.txt, line 1: expected: name{labels} value [timestamp]" in shown
     store, _ = shared.held()
     assert len({bundle for (bundle,) in store.rows("SELECT bundle FROM source_file")}) == 1  # they explain each other
+
+
+def test_files_that_came_before_lead_to_their_recording():
+    store, _ = loaded(INCIDENTS / "slots")
+    app = opened("upload", store)
+    log = INCIDENTS / "slots" / "server.log.gz"
+    app.get("file_uploader")[0].upload(log.name, log.read_bytes(), "application/gzip")
+    app.get("button")[-1].click().run()
+    assert "0 file" not in plain(html(app))
+    assert "no files read of 1, 1 already there" in plain(html(app))
+    assert app.get("page_link")
+
+
+def test_a_recording_that_is_not_there_is_said():
+    store, _ = loaded(INCIDENTS / "slots")
+    assert "There is no recording elsewhere in the store: this is the newest." in html(
+        opened("overview", store, recording="elsewhere")
+    )
+    assert "There is no recording" not in html(opened("overview", store, recording="slots"))
 
 
 def test_a_broken_archive_is_said_plainly():

@@ -1,5 +1,6 @@
 """Data: what has been loaded, what became of each file, and how to add more."""
 
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ WHAT: Final = (
 )
 CURL: Final = "curl -H 'X-Weaklink: upload' --data-binary @bundle.zip 'http://HOST:PORT/api/bundles?name=bundle.zip'"
 _CHUNK: Final = 1 << 20
+_KNOWN: Final = re.compile(r"already loaded \(as ([^/]+)/")  # a file that came before: its bundle
 _DONE: Final = "uploaded"
 
 
@@ -97,13 +99,14 @@ def _report(view: View, results: Sequence[FileResult], problems: Sequence[str]) 
     if not results:
         return
     read = sum(one.added for one in results)
-    known = sum(not one.added and one.message.startswith("already loaded") for one in results)
-    found = [one.bundle for one in view.recordings if one.bundle in {result.bundle for result in results}]
+    before = [match[1] for one in results if (match := _KNOWN.match(one.message))]
+    bundles = {*(one.bundle for one in results), *before}
+    found = [one.bundle for one in view.recordings if one.bundle in bundles]
     with st.container(key="card-results"):
-        said = f"{plural(read, 'file')} read of {len(results)}" + (f", {known} already there" if known else "")
+        said = f"{plural(read, 'file')} read of {len(results)}" + (f", {len(before)} already there" if before else "")
         with st.container(horizontal=True, vertical_alignment="center", key="results-head"):
             draw.html(tag("b", said))
-            if read or known:
+            if read or before:
                 newest = found[-1] if found and len(view.recordings) > 1 else None
                 params = replace(view.pick, recording=newest, engine=None, start=None, end=None).params()
                 st.page_link(st.session_state["pages"]["overview"], label="See what limits it →", query_params=params or None)
