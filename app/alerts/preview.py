@@ -81,12 +81,15 @@ class Preview:
         return said
 
 
-def instants(held: Points, low: float, high: float, interval_s: float) -> tuple[float, float, Any]:
-    """Evaluations every `interval_s` over what was observed of a span: its start, its end, the instants."""
+def instants(slo: Slo, held: Points, low: float, high: float, interval_s: float) -> tuple[float, float, Any]:
+    """Evaluations every `interval_s` over what was observed of a span: its start, its end, the instants.
+
+    They go on for `pending_s` after the end, so that what burns there fires.
+    """
     seen = [ts for ts in (*held.seen.values(), held.ts) if len(ts)]
     first = max(low, min((float(ts[0]) for ts in seen), default=low))
     last = min(high, max((float(ts[-1]) for ts in seen), default=high))
-    return first, last, np.arange(first, last + interval_s, interval_s)
+    return first, last, np.arange(first, last + slo.pending_s + interval_s, interval_s)
 
 
 def preview(store: Store, slo: Slo, low: float, high: float, interval_s: float, only: Sequence[str] | None = None) -> Preview:
@@ -97,7 +100,7 @@ def preview(store: Store, slo: Slo, low: float, high: float, interval_s: float, 
         none = Budget(None, None, None, 0.0, 0.0, 0.0)
         missing = held.missing or "nothing with a clock was observed in this span"
         return Preview(slo, None, None, interval_s, (), none, edges, held.source, held.notes, missing, 0.0, 0.0)
-    first, last, at = instants(held, low, high, interval_s)
+    first, last, at = instants(slo, held, low, high, interval_s)
     whole = replace(slo, period_s=max(slo.period_s, last - first + interval_s))
     return Preview(
         slo, first, last, interval_s, episodes(slo, held, at), budget(whole, held, last + interval_s), edges, held.source,
@@ -118,7 +121,7 @@ def replay(
     held = points(store, slo, low, high, only)
     if not held.seen:
         return []
-    _, _, at = instants(held, low, high, interval_s)
+    _, _, at = instants(slo, held, low, high, interval_s)
     made = []
     for one in episodes(slo, held, at):
         burn = _burn_of(slo, held, one)

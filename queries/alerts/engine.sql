@@ -6,5 +6,7 @@ SELECT DISTINCT
 FROM series
 WHERE instance IS NOT NULL AND regexp_matches(name, '^(ray_)?vllm[:_]') AND (engine IS NOT NULL OR model_name IS NOT NULL)
 UNION
-SELECT DISTINCT instance, '0', NULL FROM request WHERE instance IS NOT NULL AND instance NOT IN (SELECT instance FROM series WHERE instance IS NOT NULL)
+-- request records without any scrape: their server, '' where nothing says which
+SELECT DISTINCT coalesce(instance, ''), '0', NULL FROM request WHERE coalesce(instance, '') NOT IN (SELECT instance FROM series WHERE instance IS NOT NULL)
+  AND (instance IS NOT NULL OR NOT EXISTS (SELECT 1 FROM series WHERE instance IS NOT NULL))
 ORDER BY ALL;

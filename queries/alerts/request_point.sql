@@ -1,6 +1,6 @@
 -- One row: a request that ended in the span: the server's record of it where that server writes spans, else its client's.
 WITH ended AS (
-  SELECT * FROM request WHERE end_ts > $low AND end_ts <= $high AND list_contains($instances, instance)
+  SELECT * FROM request WHERE end_ts > $low AND end_ts <= $high AND list_contains($instances, coalesce(instance, ''))
 )
 SELECT
   instance,
