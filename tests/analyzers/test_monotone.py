@@ -62,7 +62,7 @@ def test_a_larger_fault_gives_a_larger_part(fault: str, level: str):
     for (smaller, larger), target in zip(itertools.pairwise(parts), targets[1:], strict=True):
         assert larger >= smaller - TOLERANCE * target.measured_s
     assert parts[0] < 0.05 * targets[0].measured_s or fault == "more long prompts"
-    assert parts[-1] > 0.2 * targets[-1].measured_s
+    assert parts[-1] > 0.1 * targets[-1].measured_s
     assert all(adds_up(t) < 1e-6 for t in targets)
 
 

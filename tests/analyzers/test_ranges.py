@@ -66,6 +66,13 @@ def test_the_calibration_holds_every_link_at_every_level():
         assert all(0 <= inactive <= 1 and 0 < active <= 1 for inactive, active in links.values())
 
 
+@pytest.mark.parametrize("link", ["frontend", "slots", "prefill_backlog", "kv_eviction", "kv_transfer", "engine_stall", "output"])
+def test_no_calibrated_width_keeps_a_link_from_ever_being_named(link: str):
+    # a link that holds nine tenths of what was measured must keep more than a twentieth at the lower end of its range
+    for level, links in HALF_WIDTH.items():
+        assert 0.9 * (1 - links[link][1]) > 0.05, level
+
+
 @pytest.mark.parametrize(("rate", "times"), [(1.6, 2.0), (1.7, 1.0)])
 def test_widths_double_under_a_hundred_requests(monkeypatch: pytest.MonkeyPatch, rate: float, times: float):
     # 1.6 a second are 96 requests, 1.7 are 102
@@ -133,12 +140,13 @@ def test_unknown_and_unused_links_have_no_range():
     assert target.part("moe_imbalance").range_s is None
 
 
-def test_without_step_costs_ranges_are_the_calibrated_ones():
+def test_without_step_costs_ranges_are_the_calibrated_ones(monkeypatch: pytest.MonkeyPatch):
+    widths(monkeypatch, 0.0, 0.1)
     accounts, targets = judged(engine_of(seconds=8, frontend_s=0.5))
     part = targets["e2e"].part("frontend").seconds
     assert part == pytest.approx(0.5 - 0.012)
     low, high = ranges.of(accounts, targets, Level.METRICS)["e2e"]["frontend"]
-    assert (high - low) / 2 == pytest.approx(2 * HALF_WIDTH["metrics"]["frontend"][1] * part)  # under 100 requests
+    assert (high - low) / 2 == pytest.approx(2 * 0.1 * part)  # under 100 requests: doubled
 
 
 @settings(max_examples=8, deadline=None, derandomize=True)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from analyzers.attribute import attribute, judge
-from analyzers.calibration import HALF_WIDTH
 from analyzers.compare import compare
 from analyzers.links import CHAIN
 from analyzers.model import TARGETS, Attribution, Engine, Part, Target
 
+from .conftest import ACTIVE
 from .engines import MOE, NOON, A, B, C, balancedness, engine_of, fleet, iteration, requests_of, said, window_of
 from .replay import ENGINE, observed, poisson, replay
 
@@ -59,10 +59,9 @@ def test_with_fewer_than_100_requests_ranges_are_wider_and_the_number_is_said():
     few, many = (fleet(judged(engine_of(swing=0.05, rate=r, waiting=1.0, facts={"max_num_seqs": 2})), "e2e") for r in (1.6, 1.7))
     assert "only 96 finished requests" in said(few)
     assert "finished requests" not in said(many)
-    width = HALF_WIDTH["metrics"]["slots"][1]
     for target, times in ((few, 2.0), (many, 1.0)):
         part = target.part("slots")
-        assert part.range_s[1] == pytest.approx(part.seconds * (1 + times * width), rel=0.01)
+        assert part.range_s[1] == pytest.approx(part.seconds * (1 + times * ACTIVE), rel=0.01)
 
 
 def test_fewer_than_5_requests_are_not_judged_and_a_longer_window_is_asked_for():

@@ -1,0 +1,15 @@
+"""What every test of the analyzers stands on: calibrated widths that do not change when the table is made anew."""
+
+import pytest
+
+from analyzers import ranges
+from analyzers.calibration import HALF_WIDTH
+
+INACTIVE, ACTIVE = 0.02, 0.2  # shares of the measured value, and of the part
+
+
+@pytest.fixture(autouse=True)
+def _calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the same half-widths for all links: the table is measured by tests/accuracy and must not decide the rules' tests."""
+    table = {level: dict.fromkeys(links, (INACTIVE, ACTIVE)) for level, links in HALF_WIDTH.items()}
+    monkeypatch.setattr(ranges, "HALF_WIDTH", table)
