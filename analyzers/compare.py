@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from analyzers import state
 from analyzers.attribute import adjust, attribute
 from analyzers.books import Books, arrival_rate, books
 from analyzers.combine import roles
@@ -52,6 +53,7 @@ class Comparison:
     changes: Mapping[str, Change]
     configuration: tuple[str, ...]
     conditions: tuple[str, ...]
+    state: tuple[str, ...] = ()  # the two in words, where request seconds are missing on a side
 
 
 def compare(before: Window, after: Window) -> Comparison:
@@ -59,7 +61,15 @@ def compare(before: Window, after: Window) -> Comparison:
     a, b = attribute(before), attribute(after)
     pair = _twins(before, after)
     changes = {name: _change(name, a, b, pair) for name in TARGETS}
-    return Comparison(a, b, changes, tuple(configuration(before, after)), tuple(_conditions(a, b, before, after, pair)))
+    blind = any(change.difference_s is None for change in changes.values())
+    return Comparison(
+        a,
+        b,
+        changes,
+        tuple(configuration(before, after)),
+        tuple(_conditions(a, b, before, after, pair)),
+        tuple(state.compared(before.engines, after.engines)) if blind else (),
+    )
 
 
 # -- mechanisms -------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from app.store import Store, concat
 HALF_YEAR_S: Final = 182 * 86400.0
 ROWS_AT_ONCE: Final = 120_000  # a row group of DuckDB; some 15 MB of steps
 LOCAL: Final = ("0.0.0.0", "127.", "localhost", "[::]", "[::1]")  # noqa: S104 (addresses that name no machine)
+CLIENTS: Final = ("request_lines", "bench_result", "bench_text", "guidellm", "aiperf")  # who sent the requests
 UNRECOGNISED: Final = "not recognised; expected one of the formats that `weaklink formats` lists"
 NESTED: Final = "not recognised: an archive inside of a bundle is not opened; unpack it, or name it alone"
 
@@ -324,7 +325,7 @@ class _Bundle:
         named, only = self._instances(), self._default_instance()
         ids = [file_id for file_id, _, _ in self.files]
         for file_id, member, name in self.files:
-            if name not in {"vllm_log", "vllm_command", "kv_events"}:
+            if name not in {"vllm_log", "vllm_command", "kv_events", *CLIENTS}:
                 continue
             own = self.own[file_id]
             if own and file_id in self.old and member.name not in self.asked:
@@ -342,7 +343,7 @@ class _Bundle:
                     "WHERE file_id = ? AND instance IS NULL",
                     [ids, self.asked.get(member.name) or only, file_id],
                 )
-            elif name == "request_lines":
+            elif name in CLIENTS:
                 for (own,) in self.store.rows("SELECT DISTINCT instance FROM request WHERE file_id = ?", [file_id]):
                     if own and file_id in self.old:
                         continue

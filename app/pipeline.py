@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -75,12 +76,13 @@ def window_of(store: Store, start: float | None = None, end: float | None = None
         bounds,
     )
     events = _events(store, bounds)
-    pairs = _pairs(store, bounds, interval, stat, step)
+    pairs = _pairs(store, bounds, interval, stat, step) or _outside(store, events)
     found = tuple(
         _engine(store, pair, interval, stat, step, scrape, request, bucket, kv, events, _alone(pairs, pair))
         for pair in pairs
         if engines is None or pair[1] in engines or f"{pair[0]}/{pair[1]}" in engines
     )
+    found = tuple(_with_clients(store, bounds, engine, alone=_alone(pairs, (engine.instance, engine.engine))) for engine in found)
     restarts = int(
         sum(
             row[0]
@@ -122,9 +124,31 @@ def _pairs(store: Store, bounds: Mapping[str, float], *tables: Columns) -> list[
     return sorted(seen, key=lambda pair: (str(pair[0]), pair[1].zfill(6)))
 
 
+def _outside(store: Store, events: Sequence[tuple[str | None, Event]]) -> list[tuple[str | None, str]]:
+    """The engine that transfer lines, benchmarks or request records are about, where nothing else shows one."""
+    seen = {instance for instance, event in events if event.kind in {"bench", "kv_transfer"}}
+    seen |= {row[0] for row in store.rows("SELECT DISTINCT instance FROM request WHERE source = 'client' AND arrival_ts IS NULL")}
+    return [(instance, "0") for instance in sorted(seen, key=str)]
+
+
+def _with_clients(store: Store, bounds: Mapping[str, float], engine: Engine, *, alone: bool) -> Engine:
+    """Means over the records of clients: of the window, or without a clock that it shares."""
+    found = store.rows(
+        "SELECT count(*), avg(ttft_s), avg(e2e_s), bool_and(arrival_ts IS NOT NULL) FROM request "
+        "WHERE source = 'client' AND coalesce(status, 'ok') = 'ok' AND coalesce(instance, '') = $instance "
+        "AND (arrival_ts IS NULL OR (end_ts > $low AND end_ts <= $high))",
+        {**bounds, "instance": engine.instance},
+    )[0]
+    if not alone or not found[0]:
+        return engine
+    client = {"requests": found[0], "ttft_s": found[1], "e2e_s": found[2], "timed": found[3]}
+    told = next((e.fields.get("concurrency") for e in engine.event if e.kind == "client"), None)
+    return replace(engine, facts={**engine.facts, "client": client | ({"concurrency": told} if told else {})})
+
+
 def _alone(pairs: Sequence[tuple[str | None, str]], pair: tuple[str | None, str]) -> bool:
     """True where the instance has one engine, so that what carries no engine label is this engine's."""
-    return sum(1 for instance, _ in pairs if instance == pair[0]) == 1
+    return sum(1 for instance, _ in pairs if (instance or "") == (pair[0] or "")) == 1
 
 
 def _pick(table: Columns, instance: str | None, engine: str | None = None) -> dict[str, Array]:

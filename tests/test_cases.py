@@ -3,6 +3,7 @@
 The expectations are those of the public cases (tests/data/cases/README.md); figures with "about" have a tolerance there.
 """
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from typing import Any, Final
 import pytest
 from recordings import DATA, judged, loaded
 
+from analyzers.compare import compare
+from app.pipeline import window_of
+from app.reports import compare as compare_report
 from app.reports import json as json_report
 from app.reports import text as text_report
 
@@ -34,6 +38,114 @@ class Case:
 ALL: Final = ("ttft", "tpot", "e2e")
 HEALTHY: Final = r"nothing limits|nothing waits \(|healthy"
 CASES: Final = {
+    "01": Case(
+        ("01-*/server.log",),
+        {"ttft": "kv_eviction", "tpot": "?", "e2e": "kv_eviction"},
+        (
+            "SWAP preemption lines (not enough KV cache space) with 98 waiting",
+            "KV use rose 12.3 points in 5 s, which fills the pool in about 6 s",
+            "cumulative counter is cut off: it is not read",
+            "7154 to 7220 tokens/s from 2 running: each group holds many sequences (n > 1), so the batch is not small",
+        ),
+        (HEALTHY, r"prefill backlog", r"prefix (miss|cache|hit)", r"\b[01] preemptions?\b", r"hang|hung|stuck", r"rejected"),
+        {
+            "running": [2, 2],
+            "waiting": [98, 98],
+            "kv_usage_ratio": [0.738, 0.861],
+            "generation_tokens_per_s": [7220.5, 7154.5],
+            "prompt_tokens_per_s": [0, 0],
+        },
+    ),
+    "04": Case(
+        ("04-*/server.log",),
+        dict.fromkeys(ALL, "prefill_backlog"),
+        (
+            "prompt throughput stands at 23999 tokens/s with up to 90 waiting and KV blocks free",
+            "running grows and waiting falls by 0.6 requests/s, which is about 39999 prompt tokens a request",
+            "the queue is empty in about 110 s",
+            "KV blocks fill by 11.5 points in 10 s and are all used in about 30 s: expect KV pressure next",
+        ),
+        (HEALTHY, r"kv eviction limits", r"prefix (miss|cache|hit)", r"hit rate", r"decode (is|was|steps).*slow", r"rejected"),
+        {
+            "running": [10, 16, 22, 28, 34],
+            "waiting": [90, 84, 78, 72, 66],
+            "kv_usage_ratio": [0.193, 0.309, 0.425, 0.542, 0.654],
+            "generation_tokens_per_s": [18.1, 35.4, 52.6, 69.6, 83.7],
+            "prompt_tokens_per_s": [23998.2, 23999.9, 23999.8, 23998.3, 24000.7],
+        },
+    ),
+    "05": Case(
+        ("05-*/server.log",),
+        {"ttft": "prefix_cache_miss", "tpot": "?", "e2e": "prefix_cache_miss"},
+        (
+            "hit rate 0.0 to 0.2 % in the last 4 stats lines (a moving figure over the last 1000 requests)",
+            "something early in the prompt changes with each request",
+            "the cache block is larger than the shared prefix",
+            "why 1 wait with 4 running and KV use 70.8 to 71.2 %: the next prompt does not fit, or a limit stops it",
+            "--max-num-seqs and the KV cache size in tokens",
+            "a running request gets 17.2 tokens/s, constant over 5 lines",
+            "no stats line for 740 s",
+        ),
+        (HEALTHY, r"kv eviction", r"exhaust", r"slow", r"hit rate fell", r"count_tokens", r"[45] turns", r"rejected"),
+        {
+            "prefix_hit_ratio": [0.083, 0.066, 0.014, 0.0, 0.0, 0.002, 0.002],
+            "running": [4, 4, 4, 4, 4, 8, 6],
+            "waiting": [1, 1, 1, 1, 1, 0, 0],
+            "kv_usage_ratio": [0.708, 0.708, 0.708, 0.708, 0.712, 0.188, 0.166],
+            "generation_tokens_per_s": [68.8] * 5 + [100.4, 140.2],
+        },
+    ),
+    "06": Case(
+        ("06-*/command.txt", "06-*/metrics_t0.prom", "06-*/metrics_t60.prom", "06-*/requests.jsonl"),
+        {"ttft": "frontend", "tpot": "?", "e2e": "frontend"},
+        (
+            "clients wait 37.5 s for a first token, the engine accounts for 1.23 s (queue 0.017, prefill 1.10)",
+            "36.3 s pass before its arrival stamp, where requests are rendered (images, templates) and tokenized in the API server",
+            "72 requests are in flight, of which the scheduler knows 6 to 9",
+            "2 scrapes: running 6 to 9, waiting 0, KV use 6.1 to 8.8 %",
+            "the TTFT that the server exports is not what clients see",
+        ),
+        (HEALTHY, r"no pressure", r"moe|expert", r"kernel", r"gpu-memory-utilization", r"max-num-seqs", r"rejected"),
+        {},
+    ),
+    "07": Case(
+        ("07-*/baseline.log", "07-*/mtp.log"),
+        {"ttft": "kv_eviction", "tpot": "?", "e2e": "kv_eviction"},
+        (
+            "2.51 to 2.58 tokens a step and sequence, 76 to 79 % of the drafts accepted",
+            "a running request gets at best 68.1 -> 113.5 tokens/s: each is faster",
+            "9 requests fit where 18 did at the same KV use: KV capacity limits both",
+            "mtp.log: 1 of 5 lines rejected",
+        ),
+        (HEALTHY, r"low acceptance", r"speculation limits", r"prefix (miss|cache|hit)", r"slower", r"77\.\d %"),
+        {
+            "running": [18, 18, 18, 21, 20, 9, 9],
+            "waiting": [43, 42, 33, 23, 23, 56, 55],
+            "kv_usage_ratio": [0.959, 0.955, 0.877, 0.959, 0.984, 0.942, 0.965],
+            "generation_tokens_per_s": [1055.3, 1226.3, 734.9, 589.8, 1242.7, 929.6, 1021.1],
+        },
+    ),
+    "09": Case(
+        ("09-*/decode.log",),
+        dict.fromkeys(ALL, "?"),
+        (
+            "1 transfer of 70 MB took 9.9 ms, 58 % of it posting descriptors (5.7 ms, 56 each)",
+            "a single sample is too little to name a limit: it matters only against TTFT, which is not in these files",
+        ),
+        (HEALTHY, r"(?<!what) limits (ttft|tpot|e2e)", r"7\.1|7097|GB/s", r"p90", r"bottleneck", r"rejected"),
+        {},
+    ),
+    "11": Case(
+        ("11-*/bench.txt",),
+        dict.fromkeys(ALL, "?"),
+        (
+            "4.0 requests/s were offered and 2.11 served, so the queue grew for the whole 250 s of sending",
+            "predicts a mean wait of about 112 s, in line with the mean TTFT of 100.6 s; TTFT here measures overload",
+            "which stage caps the 2.11 requests/s that were served",
+        ),
+        (HEALTHY, r"(?<!what) limits (ttft|tpot|e2e)", r'prefill(?!":)', r"regression", r"\bITL\b", r"rejected"),
+        {},
+    ),
     "02": Case(
         ("02-*/server.log",),
         {"ttft": "kv_eviction", "tpot": "?", "e2e": "kv_eviction"},
@@ -247,6 +359,64 @@ def test_the_seconds_a_token_are_about_right():
     text = text_report.render(judged(*CASES["12"].paths()))
     (said,) = re.findall(r"\((\d+\.\d) ms a token each\)", text)
     assert float(said) == pytest.approx(5.6, rel=0.05)
+
+
+def test_a_preemption_whose_counter_is_cut_off_has_no_count():
+    """Case 01."""
+    store, _ = loaded(*CASES["01"].paths())
+    assert store.rows("SELECT fields FROM event WHERE kind = 'preempted_v0'") == [('{"count": null, "mode": "SWAP"}',)]
+
+
+def test_calls_that_count_tokens_are_no_generations():
+    """Case 05."""
+    store, _ = loaded(*CASES["05"].paths())
+    calls = store.rows(
+        "SELECT json_extract_string(fields, '$.path'), json_extract(fields, '$.count')::BIGINT FROM event WHERE kind = 'access' ORDER BY 1"
+    )
+    assert calls == [("/v1/messages", 1), ("/v1/messages/count_tokens", 4)]
+
+
+def test_requests_on_a_clock_of_their_own_have_no_time():
+    """Case 06: start_s counts from the start of the client."""
+    store, _ = loaded(*CASES["06"].paths())
+    found = store.rows("SELECT count(*), count(arrival_ts), avg(ttft_s), sum(output_tokens) FROM request")
+    assert found == [(12, 0, pytest.approx(37.5, rel=0.01), 4223)]
+
+
+def test_the_second_log_against_the_first():
+    """Case 07: `weaklink compare baseline.log mtp.log`; drafts of the cut record have no rate."""
+    windows = [window_of(loaded(path)[0]) for path in CASES["07"].paths()]
+    text = compare_report.render(compare(*windows))
+    for phrase in CASES["07"].says[:3]:
+        assert phrase in text
+    assert not [pattern for pattern in CASES["07"].never if re.search(pattern, text, re.IGNORECASE)]
+    drafts = loaded(CASES["07"].paths()[1])[0].rows("SELECT fields FROM event WHERE kind = 'spec_decode' ORDER BY line")
+    found = [json.loads(fields) for (fields,) in drafts]
+    assert [d["acceptance_length"] for d in found] == [2.51, 2.58, 2.54]
+    assert [d["draft_acceptance_ratio"] for d in found] == [0.756, 0.789, None]
+    assert [(d["accepted_tokens"], d["drafted_tokens"]) for d in found] == [(5355, 7088), (5692, 7214), (6198, 8030)]
+
+
+def test_the_figures_of_one_transfer():
+    """Case 09."""
+    store, _ = loaded(*CASES["09"].paths())
+    ((fields,),) = store.rows("SELECT fields FROM event WHERE kind = 'kv_transfer'")
+    found = json.loads(fields)
+    assert (found["Num successful transfers"], found["Avg xfer time (ms)"], found["Avg post time (ms)"]) == (1, 9.862, 5.693)
+    assert (found["Avg MB per transfer"], found["Throughput (MB/s)"], found["Avg number of descriptors"]) == (70, 7097.952, 56)
+    assert found["Avg post time (ms)"] / found["Avg xfer time (ms)"] == pytest.approx(0.577, abs=0.001)
+
+
+def test_the_figures_of_a_printed_benchmark():
+    """Case 11: 1024 tokens in and 119.55 out a request; nothing is known of ITL."""
+    store, _ = loaded(*CASES["11"].paths())
+    ((fields,),) = store.rows("SELECT fields FROM event WHERE kind = 'bench'")
+    run = json.loads(fields)
+    assert (run["completed"], run["duration"], run["request_rate"], run["request_throughput"]) == (1000, 473.62, 4.0, 2.11)
+    assert (run["total_input_tokens"] / 1000, run["total_output_tokens"] / 1000) == (1024, 119.55)
+    assert (run["mean_ttft_ms"], run["median_ttft_ms"], run["p99_ttft_ms"]) == (100636.33, 103588.53, 197277.97)
+    assert run["mean_tpot_ms"] == 177.82
+    assert not [name for name in run if "itl" in name]
 
 
 # -- texts without a time (case 06) ------------------------------------------------------------------------------------

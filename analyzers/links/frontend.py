@@ -16,11 +16,12 @@ What to try:
     Fewer logprobs, shorter prompts to render, no per-token streaming (--stream-interval): costs features.
 """
 
+import math
 from typing import Final
 
 from analyzers import api_server
 from analyzers.books import Books
-from analyzers.model import Link, Row, Stage
+from analyzers.model import Engine, Link, Row, Sign, Stage
 
 LINK: Final = Link("frontend", "API server", cause="API server")
 
@@ -35,4 +36,31 @@ def row(books: Books) -> Row:
         fact="process CPU unknown" if cores is None else f"{cores:.2f} of 1 core",
         conditions=() if books.requests >= 100 else (f"only {books.requests} finished requests",),
         evidence=tuple(api_server.evidence(books.engine)),
+    )
+
+
+def sign(engine: Engine) -> Sign | None:
+    """Clients wait far longer for a first token than the engine accounts for."""
+    client, t = engine.facts.get("client") or {}, engine.total
+    waited = client.get("ttft_s")
+    if waited is None or not t.get("queue_n") or not t.get("prefill_n"):
+        return None
+    queue, prefill = t["queue_s"] / t["queue_n"], t["prefill_s"] / t["prefill_n"]
+    server = t["ttft_s"] / t["ttft_n"] if t.get("ttft_n") else queue + prefill
+    if waited - server < max(0.5 * waited, 0.1):
+        return None
+    said = (
+        f"clients wait {waited:.1f} s for a first token, the engine accounts for {server:.2f} s (queue {queue:.3f}, prefill {prefill:.2f}): "
+        f"{waited - server:.1f} s pass before its arrival stamp, where requests are rendered (images, templates) and tokenized in the API server"
+    )
+    sent = client.get("concurrency")
+    running = engine.interval.get("running")
+    if sent and running is not None and len(running) and math.isfinite(float(running[-1])):
+        held = sorted({float(engine.interval["running_before"][0]), float(running[-1])} - {math.nan})
+        known = " to ".join(f"{value:.0f}" for value in held)
+        said += f"; {sent:.0f} requests are in flight, of which the scheduler knows {known}"
+    return Sign(
+        0.95,
+        said + "; the TTFT that the server exports is not what clients see",
+        "the render endpoint's time or the CPU of each API server process; the network between client and server counts as well",
     )

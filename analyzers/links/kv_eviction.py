@@ -97,10 +97,12 @@ def _evidence(books: Books) -> list[str]:
 
 
 def sign(engine: Engine) -> Sign | None:
-    """Waiting with nearly all KV blocks in use and slots free."""
+    """Waiting with nearly all KV blocks in use and slots free; or preemptions that V0 logged."""
     stat = engine.stat
     if not len(stat.get("waiting", ())):
         return None
+    if any(e.kind == "preempted_v0" for e in engine.event):
+        return _preempted(engine)
     cap = engine.facts.get("max_num_seqs")
     free = stat["running"] < cap - 0.5 if isinstance(cap, int | float) else np.ones(len(stat["running"]), bool)
     held = (stat["waiting"] > 0) & (stat["kv_usage_ratio"] >= 0.95) & free
@@ -112,6 +114,24 @@ def sign(engine: Engine) -> Sign | None:
         min(1.0, 0.5 + float(held.mean())),
         f"KV blocks limit admission: use {_range(100 * usage, 1)} % with {_range(waiting)} waiting and {_range(running)} running{slots}",
         "vllm:num_preemptions_total (/metrics): the log never shows preemptions",
+    )
+
+
+def _preempted(engine: Engine) -> Sign:
+    """V0 says when it takes the blocks of a running sequence group: the pool was full, whatever the line before shows."""
+    stat, lines = engine.stat, [e for e in engine.event if e.kind == "preempted_v0"]
+    modes = " and ".join(sorted({str(e.fields["mode"]) for e in lines if e.fields.get("mode")}))
+    waiting, usage, ts = (np.nan_to_num(stat[n]) for n in ("waiting", "kv_usage_ratio", "ts"))
+    said = f"KV blocks are short: the log has {modes or 'a'} preemption lines (not enough KV cache space) with {_range(waiting)} waiting"
+    rise, span = 100 * float(usage[-1] - usage[0]), float(ts[-1] - ts[0])
+    if rise > 1 and span > 0:
+        left = (100 - 100 * float(usage[-1])) * span / rise
+        said += f"; KV use rose {rise:.1f} points in {span:.0f} s, which fills the pool in about {left:.0f} s"
+    unread = any(e.fields.get("count") is None for e in lines)
+    if unread:
+        said += "; the line's cumulative counter is cut off: it is not read"
+    return Sign(
+        0.9, said, "the whole log: the counter of preemptions is cut off" if unread else "vllm:num_preemptions_total (/metrics)"
     )
 
 

@@ -20,9 +20,10 @@ from typing import Final
 import numpy as np
 
 from analyzers.books import Books
-from analyzers.model import Link, Row, Stage
+from analyzers.model import Engine, Link, Row, Sign, Stage
 
 LINK: Final = Link("kv_transfer", "KV transfer")
+FEW: Final = 30  # transfers below which nothing is said of their distribution
 
 
 def row(books: Books) -> Row:
@@ -65,4 +66,29 @@ def row(books: Books) -> Row:
         fact=f"{1000 * books.queue['deferred']:.0f} ms deferred",
         conditions=("what loads cost running decodes is unknown",),
         evidence=tuple(said),
+    )
+
+
+def sign(engine: Engine) -> Sign | None:
+    """NIXL lines without request seconds: what a transfer took, never a limit."""
+    lines = [e.fields for e in engine.event if e.kind == "kv_transfer" and e.fields.get("Num successful transfers")]
+    n = sum(float(f["Num successful transfers"]) for f in lines)
+    if not n:
+        return None
+
+    def mean(name: str) -> float:
+        return sum(float(f.get(name) or 0.0) * float(f["Num successful transfers"]) for f in lines) / n
+
+    took, post, size = (mean(name) for name in ("Avg xfer time (ms)", "Avg post time (ms)", "Avg MB per transfer"))
+    share = (
+        f", {100 * post / took:.0f} % of it posting descriptors ({post:.1f} ms, {mean('Avg number of descriptors'):.0f} each)"
+        if took > 0
+        else ""
+    )
+    few = "a single sample is" if n == 1 else "a few samples are" if n < FEW else "these lines alone are"
+    return Sign(
+        0.1,
+        f"{n:.0f} transfer{'' if n == 1 else 's'} of {size:.0f} MB took {took:.1f} ms{'' if n == 1 else ' each'}{share}; "
+        f"{few} too little to name a limit: it matters only against TTFT, which is not in these files",
+        "vllm:time_to_first_token_seconds and vllm:request_queue_time_seconds of the same server",
     )

@@ -136,11 +136,32 @@ def sign(engine: Engine) -> Sign | None:
             )
     held = (waiting > 0) & (np.nan_to_num(stat["kv_usage_ratio"][order]) < 0.9) & (prompts > 0)
     if held.sum() >= 3 and held.mean() > 0.5 and float(np.std(prompts[held])) < 0.1 * float(np.mean(prompts[held])):
+        rate = float(np.mean(prompts[held]))
         return Sign(
             0.7,
-            f"prompt throughput stands at {float(np.mean(prompts[held])):.0f} tokens/s with up to {float(waiting.max()):.0f} waiting and KV blocks free",
+            f"prompt throughput stands at {rate:.0f} tokens/s with up to {float(waiting.max()):.0f} waiting and KV blocks free"
+            + _drain(engine, rate),
         )
     return None
+
+
+def _drain(engine: Engine, rate: float) -> str:
+    """How fast the queue empties and KV blocks fill meanwhile, where both move one way."""
+    order = np.argsort(np.nan_to_num(engine.stat["ts"]), kind="stable")
+    ts, running, waiting, usage = (np.nan_to_num(engine.stat[n][order]) for n in ("ts", "running", "waiting", "kv_usage_ratio"))
+    span, admitted, rise = float(ts[-1] - ts[0]), float(running[-1] - running[0]), float(usage[-1] - usage[0])
+    if span <= 0 or admitted <= 0 or np.any(np.diff(waiting) > 0) or waiting[0] <= waiting[-1]:
+        return ""
+    drained = float(waiting[0] - waiting[-1]) / span
+    empty = float(waiting[-1]) / drained
+    said = (
+        f"; running grows and waiting falls by {drained:.2g} requests/s, which is about {rate / drained:.0f} prompt tokens a request: "
+        f"the queue is empty in about {empty:.0f} s"
+    )
+    full = float(1 - usage[-1]) * span / rise if rise > 0 else np.inf
+    if full < empty:
+        said += f", but KV blocks fill by {1000 * rise / span:.1f} points in 10 s and are all used in about {full:.0f} s: expect KV pressure next"
+    return said
 
 
 def fix(setup: Setup) -> Setup:

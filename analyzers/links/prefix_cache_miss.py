@@ -21,11 +21,15 @@ What to try:
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from analyzers.books import Books, prompt_seconds
-from analyzers.model import Link, Row, Stage
+from analyzers.model import Engine, Link, Row, Sign, Stage
 from analyzers.twin import Setup
 
 LINK: Final = Link("prefix_cache_miss", "Prefix miss")
+TURNS: Final = ("/v1/messages", "/v1/responses")  # conversations: each turn comes with the whole conversation before it
+NO_REUSE: Final = 0.01  # hit rate up to which next to nothing is used again
 
 
 def row(books: Books) -> Row:
@@ -68,6 +72,28 @@ def row(books: Books) -> Row:
 def _of_extra(books: Books) -> float:
     total = books.hits.missed + books.hits.evicted
     return books.hits.missed / total if total > 0 else 0.0
+
+
+def sign(engine: Engine) -> Sign | None:
+    """Turns of conversations, each of which repeats the one before, with next to no hits."""
+    calls = sum(
+        int(e.fields.get("count") or 0)
+        for e in engine.event
+        if e.kind == "access" and str(e.fields.get("path", "")).endswith(TURNS)
+    )
+    hits = engine.stat.get("prefix_hit_ratio", np.zeros(0))
+    hits = hits[np.isfinite(hits)]
+    if not calls or not len(hits) or hits[-1] > NO_REUSE or engine.facts.get("prefix_caching") is False:
+        return None
+    low = hits[np.flatnonzero(hits > NO_REUSE)[-1] + 1 :] if (hits > NO_REUSE).any() else hits
+    return Sign(
+        0.6,
+        f"next to no prefix is used again: hit rate {100 * low.min():.1f} to {100 * low.max():.1f} % in the last {len(low)} stats lines "
+        "(a moving figure over the last 1000 requests), with turns of conversations (/v1/messages) that each repeat the ones before; "
+        "either something early in the prompt changes with each request (a header, a date), or the cache block is larger than the "
+        "shared prefix (hybrid models)",
+        "two prompts of one conversation compared token by token, and the block size from the start of the log",
+    )
 
 
 def fix(setup: Setup) -> Setup:

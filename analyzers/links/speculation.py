@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from analyzers.books import Books
-from analyzers.model import Link, Row, Stage
+from analyzers.model import Engine, Link, Row, Sign, Stage
 
 LINK: Final = Link("speculation", "Speculation")
 
@@ -74,3 +74,24 @@ def adjust(books: Books) -> Books:
     for name in ("base", "batch", "prompts"):
         decode[name] *= 1 - share
     return replace(books, decode=decode)
+
+
+def sign(engine: Engine) -> Sign | None:
+    """Drafts that the log counts: evidence only, never a limit."""
+    lines = [e.fields for e in engine.event if e.kind == "spec_decode" and e.fields.get("acceptance_length")]
+    ratios = [100 * float(f["draft_acceptance_ratio"]) for f in lines if f.get("draft_acceptance_ratio") is not None]
+    if not lines:
+        return None
+    lengths = [float(f["acceptance_length"]) for f in lines]
+    said = (
+        f"{min(lengths):.2f} to {max(lengths):.2f} tokens a step and sequence"
+        if len(lines) > 1
+        else f"{lengths[0]:.2f} tokens a step"
+    )
+    if ratios:
+        said += (
+            f", {min(ratios):.0f} to {max(ratios):.0f} % of the drafts accepted"
+            if len(ratios) > 1
+            else f", {ratios[0]:.0f} % of the drafts accepted"
+        )
+    return Sign(0.1, said)

@@ -21,6 +21,22 @@ from typing import Final
 MAX_REJECTED: Final = 100  # rows kept a file; a wrong file would otherwise fill the store with reasons
 
 # below MAX_REJECTED, which the readers import from here
-from app.collectors.formats import kv_events, otlp_spans, prometheus_text, request_lines, vllm_command, vllm_log  # noqa: E402
+from app.collectors.formats import (  # noqa: E402
+    bench_text,
+    kv_events,
+    otlp_spans,
+    prometheus_text,
+    request_lines,
+    vllm_command,
+    vllm_log,
+)
 
-FORMATS: Final[tuple[ModuleType, ...]] = (prometheus_text, vllm_log, otlp_spans, request_lines, kv_events, vllm_command)
+FORMATS: Final[tuple[ModuleType, ...]] = (
+    prometheus_text,
+    vllm_log,
+    otlp_spans,
+    request_lines,
+    kv_events,
+    vllm_command,
+    bench_text,
+)

@@ -1,9 +1,13 @@
 """Requests as their client saw them: JSON lines, one a request, from a load generator or a gateway.
 
-Read: id, response_id, trace_id, base_url, t_send, t_first_token, t_last_token, t_end (epoch seconds of the client),
-prompt_tokens, output_tokens, cached_tokens, status, finish_reason, chunks_rel [[seconds since t_send, tokens so far], ...],
-server_metrics (what `--enable-per-request-metrics`, 0.26+, adds to the response). Needed: id and t_send.
-Never stored: prompts, outputs, error texts, and the name of the load's segment.
+Our own minimal format (JSON Schema: sample_data/request_lines.schema.json); whoever can write these lines needs no other:
+    {"request_id": "cmpl-1", "start_s": 1795968010.5, "ttft_s": 0.31, "latency_s": 4.2, "prompt_tokens": 812, "output_tokens": 96}
+Needed: request_id (or id) and one of start_s, ttft_s, latency_s. start_s in epoch seconds (above 1e9) puts the request on the
+server's clock; a smaller one is of a clock of its own: then the request has no time, and counts only in means.
+
+Read beside them, as recorders write it: response_id, trace_id, base_url, t_send, t_first_token, t_last_token, t_end (epoch
+seconds), cached_tokens, status, finish_reason, chunks_rel [[seconds since t_send, tokens so far], ...], server_metrics (what
+`--enable-per-request-metrics`, 0.26+, adds to the response). Never stored: prompts, outputs, error texts, the load's segment.
 
 Traps
     - `time_to_first_token_ms` in server_metrics is first token minus scheduled: prefill time, not TTFT.
@@ -36,7 +40,11 @@ from app.collectors.formats.json_lines import (
 
 NAME: Final = "request_lines"
 ROWS: Final = 1 << 13
-EXPECTED: Final = 'expected: a request with "id" and "t_send" (epoch seconds)'
+EXPECTED: Final = (
+    'expected: a request with "request_id" (or "id") and "start_s", "ttft_s" or "latency_s" (or "t_send"), in seconds'
+)
+EPOCH: Final = 1e9  # seconds from which a start is of the wall clock (2001)
+OWN: Final = ("start_s", "ttft_s", "latency_s")
 COLUMNS: Final = (
     *("line", "source", "instance", "request_id", "trace_id", "arrival_ts", "end_ts", "prompt_tokens", "output_tokens"),
     *("cached_tokens", "ttft_s", "queue_s", "prefill_s", "decode_s", "e2e_s", "status", "finish_reason", "chunk_s"),
@@ -48,7 +56,8 @@ _DIRECT: Final = ("", "/", "/v1", "/v1/")
 def sniff(head: bytes) -> bool:
     """Recognise a line that says when its request was sent and what became of it."""
     fields = head_fields(head)
-    return {"id", "t_send"} <= fields.keys() and not fields.keys().isdisjoint(("t_first_token", "t_end", "status"))
+    sent = {"id", "t_send"} <= fields.keys() and not fields.keys().isdisjoint(("t_first_token", "t_end", "status"))
+    return sent or ({"request_id", "id"} & fields.keys() != set() and len(fields.keys() & set(OWN)) > 1)
 
 
 def read(stream: BinaryIO, reference_ts: float) -> Iterator[Batch]:  # noqa: ARG001 (the times here have their year)
@@ -72,11 +81,16 @@ def read(stream: BinaryIO, reference_ts: float) -> Iterator[Batch]:  # noqa: ARG
 
 
 def _row(fields: dict[str, Any]) -> tuple[Any, ...] | None:
-    """Return the columns from instance on; None without an id or the time of sending."""
-    sent, name = seconds(fields.get("t_send")), string(fields.get("id"))
-    if sent is None or name is None:
+    """Return the columns from instance on; None without an id or any time."""
+    sent, name = seconds(fields.get("t_send")), string(fields.get("request_id")) or string(fields.get("id"))
+    start, ttft, latency = (seconds(fields.get(key)) for key in OWN)
+    if name is None or (sent is None and start is None and ttft is None and latency is None):
         return None
-    first, last = seconds(fields.get("t_first_token")), seconds(fields.get("t_last_token"))
+    if sent is None and start is not None and start > EPOCH:
+        sent = start
+    first, last, end = (seconds(fields.get(key)) for key in ("t_first_token", "t_last_token", "t_end"))
+    if end is None and sent is not None and latency is not None:
+        end = sent + latency
     trace_id = fields.get("trace_id")
     server = fields.get("server_metrics")
     server = server if isinstance(server, dict) else {}
@@ -85,15 +99,15 @@ def _row(fields: dict[str, Any]) -> tuple[Any, ...] | None:
         string(fields.get("response_id")) or name,
         trace_id.lower() if isinstance(trace_id, str) and _HEX.fullmatch(trace_id) else None,
         sent,
-        seconds(fields.get("t_end")),
+        end,
         count(fields.get("prompt_tokens")),
         count(fields.get("output_tokens")),
         count(fields.get("cached_tokens")),
-        None if first is None else first - sent,
+        ttft if first is None or sent is None else first - sent,
         _milliseconds(server.get("queue_time_ms")),
         _milliseconds(server.get("time_to_first_token_ms")),
         _milliseconds(server.get("generation_time_ms")),
-        None if last is None else last - sent,
+        latency if last is None or sent is None else last - sent,
         string(fields.get("status")),
         string(fields.get("finish_reason")),
         _chunks(fields.get("chunks_rel")),

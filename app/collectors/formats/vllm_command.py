@@ -3,6 +3,7 @@
 Written by people (a script, a line copied from a terminal), by recorders, by Hugging Face. Read are
     - a text of shell lines with `vllm serve ...` or `python -m vllm.entrypoints.openai.api_server ...`, with continuation
       lines, comments, variables that are set before, and a redirection or pipe behind.
+      A comment `# client: N concurrent ...` says how many requests clients hold in flight (event `client` {concurrency}).
     - a JSON object with "command": ["vllm", "serve", ...] and perhaps "model_config": what config.json holds. Nothing else
       of it is read, and no times.
     - a config.json: "architectures" with "hidden_size" or "text_config".
@@ -66,6 +67,7 @@ _SHELL: Final = re.compile(
     r"(?:export|set|cd|source|\.|ulimit|sleep|wait|mkdir|rm|cp|module|conda|trap|exit|unset|echo|pip|uv|nvidia-smi|numactl|kill"
     r"|tail|curl|docker|if|then|else|fi|for|do|done|while|until|\[|\{|\})(?:[\s;]|$)|[A-Za-z_]\w*="
 )
+_CLIENT: Final = re.compile(r"\s*#\s*clients?: (\d{1,7}) concurrent\b")
 _END: Final = re.compile(r"[0-9]*>|&>|\|\|?$|&&?$|;")
 _OPTION: Final = re.compile(r"--?[A-Za-z]")
 _SWITCH: Final = re.compile(r"(?:enable|disable|enforce|trust|use|return|async|headless|aggregate|skip|show)(?:_|$)")
@@ -152,8 +154,17 @@ def _environment(given: Any) -> dict[str, Any]:
 
 
 def _text(source: Iterable[tuple[int, bytes]], tally: Tally) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yield the arguments of each command of a text."""
-    for line, text in _logical((at, raw.decode("utf-8", "replace").lstrip("\ufeff")) for at, raw in source):
+    """Yield the arguments of each command of a text, and what its comments say of the clients."""
+    clients: list[tuple[int, int]] = []
+
+    def decoded() -> Iterator[tuple[int, str]]:
+        for at, raw in source:
+            text = raw.decode("utf-8", "replace").lstrip("\ufeff")
+            if match := _CLIENT.match(text):
+                clients.append((at, int(match[1])))
+            yield at, text
+
+    for line, text in _logical(decoded()):
         args = _shell(text)
         if args is None:
             tally.reject(line, EXPECTED)
@@ -161,6 +172,8 @@ def _text(source: Iterable[tuple[int, bytes]], tally: Tally) -> Iterator[tuple[i
             if not text.endswith("\n"):
                 tally.reject(line, EXPECTED_END)
             yield line, "args", args
+    for line, concurrency in clients:
+        yield line, "client", {"concurrency": concurrency}
 
 
 def _logical(source: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:

@@ -3,9 +3,11 @@
 import json
 from typing import Any
 
+import jsonschema
 import pytest
 from collectors.formats.reading import (
     HEAD,
+    SAMPLES,
     check_cut,
     check_manifest,
     data,
@@ -64,6 +66,13 @@ ROWS = {
         | {"decode_s": 0.562100700999963, "e2e_s": 0.6490199565887451, "status": "ok", "finish_reason": "length"}
         | {"chunk_s": [0.0874, 0.0909, 0.0951, 0.0997]}
     ],
+    "minimal.jsonl": [
+        {"instance": "h:8000", "request_id": "cmpl-1", "arrival_ts": 1795968010.5, "end_ts": 1795968015.0}
+        | {"ttft_s": 0.25, "e2e_s": 4.5, "prompt_tokens": 812, "output_tokens": 96},
+        {"line": 2, "instance": "h:8000", "request_id": "cmpl-2", "ttft_s": 0.5, "e2e_s": 2.5}
+        | {"prompt_tokens": 20, "output_tokens": 8},
+        {"line": 3, "instance": "h:8000", "request_id": "cmpl-3", "e2e_s": 2.0, "status": "error"},
+    ],
 }
 
 
@@ -89,6 +98,17 @@ def test_whole_rows(file):
         "request": rows,
         "source_file": [whole(len(rows), instance=rows[0]["instance"])],
     }
+
+
+def test_the_schema_of_our_own_lines():
+    """What the schema takes is read, and what it refuses is rejected."""
+    schema = json.loads((SAMPLES.parent / "request_lines.schema.json").read_text())
+    for text in sample(request_lines, "good/minimal.jsonl").splitlines():
+        jsonschema.validate(json.loads(text), schema)
+    for wrong in ({"start_s": 1.0}, {"request_id": "a"}, {"request_id": "", "ttft_s": 1}, {"request_id": "a", "ttft_s": -1}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
+        assert read(request_lines, json.dumps(wrong).encode() + b"\n")["source_file"] == [whole(1, rejected=1)]
 
 
 def test_other_files_are_refused():
