@@ -89,19 +89,8 @@ def _verdict(
     noise = max(NOISE * measured, TPOT_NOISE_S if name == "tpot" else 0.0)
     promised = predicted.saves_s if predicted else None
     unit = f"{how}; noise of two starts {noise:.4g} s"
-    if promised is not None and abs(promised) <= noise:
-        said = (
-            "and none beyond the noise was seen"
-            if abs(saved) <= noise
-            else f"and {abs(saved):.4g} s were {'saved' if saved > 0 else 'lost'}"
-        )
-        return Judgement("refuted" if saved < -noise else "confirmed", saved, span, f"no change was predicted {said}; {unit}")
-    if promised is not None and promised < -noise:
-        came = f"{-saved:.4g} s were lost" if saved < 0 else f"{saved:.4g} s were saved"
-        much = saved < promised / PARTLY
-        return Judgement(
-            "partly" if much else "confirmed", saved, span, f"a loss of {-promised:.4g} s was predicted, {came}; {unit}"
-        )
+    if promised is not None and promised <= noise:
+        return _no_gain(saved, span, promised, noise, unit)
     if saved < -noise or (saved <= noise and span[1] < noise):
         why = (
             f"{name.upper()} became slower by {-saved:.4g} s"
@@ -121,6 +110,20 @@ def _verdict(
         span,
         f"{saved:.4g} s saved" + (f", {promised:.4g} s predicted" if promised is not None else "") + f"; {unit}",
     )
+
+
+def _no_gain(saved: float, span: tuple[float, float], promised: float, noise: float, unit: str) -> Judgement:
+    """Where nothing or a loss was predicted: right unless more was lost."""
+    if promised < -noise:
+        came = f"{-saved:.4g} s were lost" if saved < 0 else f"{saved:.4g} s were saved"
+        verdict = "partly" if saved < promised / PARTLY else "confirmed"
+        return Judgement(verdict, saved, span, f"a loss of {-promised:.4g} s was predicted, {came}; {unit}")
+    said = (
+        "and none beyond the noise was seen"
+        if abs(saved) <= noise
+        else f"and {abs(saved):.4g} s were {'saved' if saved > 0 else 'lost'}"
+    )
+    return Judgement("refuted" if saved < -noise else "confirmed", saved, span, f"no change was predicted {said}; {unit}")
 
 
 # -- effects ----------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn, cast
 import typer
 
 from app.alerts.cli import app as alerts
+from app.experiments import cli as experiments
 
 app = typer.Typer(
     name="weaklink",
@@ -76,6 +77,9 @@ def default_store() -> Path:
 
 
 app.add_typer(alerts, name="alerts", context_settings={"obj": default_store})
+app.add_typer(experiments.experiment, name="experiment", context_settings={"obj": default_store})
+for verb in experiments.VERBS:
+    app.command()(verb)
 
 
 def _fail(message: str, status: int = NOTHING_USABLE) -> NoReturn:
@@ -273,8 +277,8 @@ def report(
     """Write an incident report that opens offline and says how to reproduce it."""
     from app.incident import incident_for
     from app.redact import redacted
-    from app.reports.document import document
     from app.reporting import write
+    from app.reports.document import document
 
     with _open(None if paths and store is None else store or default_store()) as opened:
         results = _load(opened, paths, instance) if paths else []
