@@ -18,6 +18,8 @@ from analyzers.steps import Rows, StepModel
 
 NOMINAL_FRONTEND_S: Final = 0.012  # healthy servers: TTFT - queue - prefill = 4 to 12 ms (house.md section 2)
 NOMINAL_OUTPUT_S: Final = 0.002
+STALL_S: Final = 0.08  # attribution.md section 2.11
+STALL_TIMES: Final = 3.0
 LITTLE_TOLERANCE: Final = 0.10  # attribution.md section 1, fact 2
 PREEMPTING_PER_S: Final = 0.3  # from this rate on an interval's waiting is for KV blocks
 SHIFT: Final = 0.1  # share of requests by which finished and first-token populations may differ
@@ -384,8 +386,35 @@ def _by_window(windows: Rows, model: StepModel) -> tuple[float, float, float]:
     return float((per * base * factor).sum()), float((per * batch * factor).sum()), float((beside * prompts * factor).sum())
 
 
+def logged_stalls(engine: Engine, model: StepModel) -> list[tuple[float, float, float]] | None:
+    """Stalls between iteration lines with millisecond stamps: (when, seconds beyond the step, sequences that waited); None without them.
+
+    A gap counts where decoding went on across it (an idle engine does not stall), is 80 ms and three times longer than the step
+    that ended it.
+    """
+    step = engine.step
+    if not len(step.get("ts", ())) or not bool(np.all(step["fine"].astype(bool))) or not model.ok:
+        return None
+    order = np.argsort(step["ts"], kind="stable")
+    ts, P, D, M = (step[name][order] for name in ("ts", "context_tokens", "generation_requests", "context_requests"))
+    pairs = P * np.maximum(P / np.maximum(M, 1), 0.0) / 2
+    took = model.a + model.b * P + model.c * D + model.q * pairs + np.where(model.graph < P + D, model.launch_s, 0.0) * (P > 0)
+    # asynchronous scheduling moves cost between neighbours: a step is held against the dearest of three
+    dearest = np.maximum(took, np.maximum(np.roll(took, 1), np.roll(took, -1)))
+    gap = np.diff(ts, prepend=ts[0])
+    stalled = (D > 0) & (gap > STALL_TIMES * dearest) & (gap - dearest > STALL_S)
+    return [
+        (float(t), float(g - d), float(n))
+        for t, g, d, n in zip(ts[stalled], gap[stalled], dearest[stalled], D[stalled], strict=True)
+    ]
+
+
 def _stalls(engine: Engine, windows: Rows, model: StepModel) -> tuple[float, float, float]:
     """Stalls: (count, seconds each, request seconds): token gaps above twice the largest modelled step, less preemptions."""
+    logged = logged_stalls(engine, model)
+    if logged is not None:
+        seconds = sum(length * waiting for _, length, waiting in logged)
+        return float(len(logged)), sum(length for _, length, _ in logged) / max(1, len(logged)), seconds
     le, count = engine.bucket.get("vllm:inter_token_latency_seconds", (np.zeros(0), np.zeros(0)))
     if not len(le):
         return 0.0, 0.0, 0.0

@@ -36,7 +36,10 @@ def of(accounts: Books, targets: Mapping[str, Target], level: Level, seed: int =
                 continue
             values = [*found.get((name, part.link), []), part.seconds]
             low, high = (float(x) for x in np.percentile(values, PERCENTILES))
-            width = min(_width(part.link, part.seconds, target.measured_s, seen, accounts.requests) for seen in observed(accounts.engine, level))
+            width = min(
+                _width(part.link, part.seconds, target.measured_s, seen, accounts.requests)
+                for seen in observed(accounts.engine, level)
+            )
             low, high = min(low, part.seconds, part.seconds - width), max(high, part.seconds, part.seconds + width)
             out[name][part.link] = (max(0.0, low) if part.seconds >= 0 else low, min(high, max(target.measured_s, part.seconds)))
     return out

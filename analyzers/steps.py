@@ -287,7 +287,7 @@ def _from_log(engine: Engine, *, blocks: bool) -> Rows:
     count = total(M)
     own = np.where(count > 0, total(P) / np.maximum(count, 1), 0.0)
     usage = total(np.nan_to_num(s["kv_usage_ratio"][part])) / np.maximum(n, 1)
-    busy = (dt < BLOCK * 0.5) & (n > 0) if blocks else n > BLOCK / 2
+    busy = (dt < BLOCK * 0.3) & (n > 0) if blocks else n > BLOCK / 2
     first = _at(engine, "ttft_n", mid, dt)
     return Rows(
         starts,
@@ -434,7 +434,7 @@ def _placed(engine: Engine, ts: Array, dt: Array, budget: float) -> tuple[Array,
 
 
 def non_negative(X: Array, y: Array, rounds: int = 5) -> tuple[Array, Array, Array]:
-    """Least squares with coefficients >= 0, after dropping rows more than 6 MAD off: coefficients, residuals, kept."""
+    """Least squares with coefficients >= 0, after dropping rows more than 6 MAD above: coefficients, residuals, kept."""
     keep = np.ones(len(y), bool)
     coef = np.zeros(X.shape[1])
     residual = y
@@ -452,7 +452,7 @@ def non_negative(X: Array, y: Array, rounds: int = 5) -> tuple[Array, Array, Arr
         coef[active] = np.maximum(solution, 0.0) if active else 0.0
         residual = y - X @ coef
         spread = float(np.median(np.abs(residual[keep] - np.median(residual[keep])))) + 1e-9
-        new = np.abs(residual - np.median(residual[keep])) < 6 * spread
+        new = residual - np.median(residual[keep]) < 6 * spread  # one-sided: idle time and stalls only add
         if bool((new == keep).all()) or new.sum() < X.shape[1] + 3:
             break
         keep = new
@@ -530,7 +530,8 @@ def refit(windows: Rows, model: StepModel, index: Array) -> StepModel:
     only[:, terms] = X[:, terms]
     if len(use) < MIN_WINDOWS:
         return model
-    coef, _, _ = non_negative(only[use], y[use], 2)
+    weight = 1 / np.maximum(windows.dt[use], 1e-9)
+    coef, _, _ = non_negative(only[use] * weight[:, None], y[use] * weight, 2)
     if coef[0] <= 0:
         return model
     return replace(
@@ -576,7 +577,9 @@ def _ladder_step(
     only[:, list(terms)] = X[:, list(terms)]
     for _ in range(3 if floor_s else 1):
         extra = windows.launch(floor_s, b, q, graph, budget)[use]
-        coef, residual, _ = non_negative(only, y - c_min * X[:, 2] - b_min * X[:, 1] - extra)
+        # each window counts by its relative error: short ones, with few sequences, tell the cost of a sequence
+        coef, relative, _ = non_negative(only / y[:, None], (y - c_min * X[:, 2] - b_min * X[:, 1] - extra) / y)
+        residual = relative * y
         b, q = float(coef[1]) + b_min, float(coef[3])
     if coef[0] <= 0:
         return None

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from analyzers import steps
-from analyzers.books import Books, cap_of
+from analyzers.books import Books, cap_of, logged_stalls
 from analyzers.model import Array, Stage
 from analyzers.steps import StepModel
 
@@ -428,7 +428,13 @@ def setup_of(books: Books, load: Load) -> Setup:
     now = hits.now if math.isfinite(hits.now) else 0.0
     span = float(load.arrival[-1]) if len(load.arrival) else 0.0
     count, length = books.stalls
-    stalls = tuple((span * (k + 0.5) / max(1, round(count)), length) for k in range(round(count)))
+    logged = logged_stalls(books.engine, books.model) or []
+    start = _start(books)
+    stalls = (
+        tuple((when - start, length) for when, length, _ in logged if when > start)
+        if logged and math.isfinite(start)
+        else tuple((span * (k + 0.5) / max(1, round(count)), length) for k in range(round(count)))
+    )
     return Setup(
         a=m.a,
         b=m.b,
@@ -449,6 +455,20 @@ def setup_of(books: Books, load: Load) -> Setup:
         if books.engine.total.get("draft_n")
         else 1.0,
     )
+
+
+def _start(books: Books) -> float:
+    """Instant of the first arrival, to which a load's seconds are relative; NaN where it is unknown."""
+    arrival = books.engine.request.get("arrival_ts", np.zeros(0))
+    if np.isfinite(arrival).any():
+        return float(np.nanmin(arrival))
+    row = books.engine.interval
+    came = (
+        np.flatnonzero(np.nan_to_num(row["running"] + row["waiting"] + row["e2e_n"]) > 0)
+        if len(row.get("ts", ()))
+        else np.zeros(0, int)
+    )
+    return float(row["ts"][came[0]] - row["dt_s"][came[0]]) if len(came) else math.nan
 
 
 def _pool_blocks(books: Books, load: Load, blocks: float, size: int, now: float) -> int:
