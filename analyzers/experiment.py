@@ -20,6 +20,8 @@ FAR: Final = 2.0  # factor between two arrival rates or mean lengths beyond whic
 TPOT_NOISE_S: Final = 0.00035
 PARTLY: Final = 0.6  # share of the predicted gain from which an effect is more than partial
 DRAWS: Final = 200
+MOVE_S: Final = 20.0  # from the log line that starts a move until experts are balanced: 11 to 17 s measured (0.33, 48 layers)
+FEW: Final = 10  # requests below which a part of the window says nothing
 EDGES: Final = (0.0, 250.0, 500.0, 1000.0, 2000.0, 4000.0, 8000.0, math.inf)  # prompt-length classes for weighting
 
 
@@ -54,8 +56,7 @@ def judge(
     differs = tuple(configuration(before, after))
     beyond = [d for d in differs if d.startswith("env.") or (allowed is not None and d.partition(":")[0] not in allowed)]
     far = _too_far(*streams)
-    moves = _moves(after)
-    found = {name: _one(name, a, b, before, after, hypothesis, beyond, far, moves) for name in TARGETS}
+    found = {name: _one(name, a, b, before, after, hypothesis, beyond, far, _moves(name, before, after)) for name in TARGETS}
     said = (*drift(*streams), *(f"differs beyond the hypothesis: {d}" for d in beyond))
     return Experiment(found, said, differs)
 
@@ -199,7 +200,7 @@ def _too_far(before: Workload, after: Workload) -> str | None:
     return None
 
 
-def _moves(after: Window) -> str | None:
+def _moves(name: str, before: Window, after: Window) -> str | None:
     """Expert rearrangements inside the window after: the change acts only once they are done, and they cost."""
     moves = [
         e
@@ -211,8 +212,29 @@ def _moves(after: Window) -> str | None:
     if not starts or after.start is None:
         return None
     stalls = [s for engine in after.engines for s in _long_gaps(engine.bucket)]
-    cost = f", token gaps of 0.1 to 0.5 s: {sum(stalls):.0f}" if stalls else ""
-    return f"experts moved {len(starts)} times inside the window, first {starts[0] - after.start:.0f} s after its start{cost}: before that nothing had changed"
+    gaps = f", token gaps of 0.1 to 0.5 s: {sum(stalls):.0f}" if stalls else ""
+    said = f"experts moved {len(starts)} times inside the window, first {starts[0] - after.start:.0f} s after its start{gaps}: before that nothing had changed"
+    return said + _cost_of_moves(name, before, after, starts)
+
+
+def _cost_of_moves(name: str, before: Window, after: Window, starts: Sequence[float]) -> str:
+    """Seconds saved by requests that came while experts moved, by those that came after, and the difference: what moves cost."""
+    values, others = _rows(before, name), _rows(after, name)
+    arrivals = [e.request.get("arrival_ts", np.zeros(0)) for e in after.engines]
+    if values is None or others is None or len(np.concatenate(arrivals)) != len(others[0]):
+        return ""
+    came = np.concatenate(arrivals)
+    during = np.any([(came >= s) & (came < s + MOVE_S) for s in starts], axis=0)
+    later = (came >= starts[0] + MOVE_S) & ~during
+    if during.sum() < FEW or later.sum() < FEW:
+        return ""
+    base = _mean(name, values[0], values[2], np.ones(len(values[0])))
+    saved = [
+        base - _mean(name, others[0][part], others[2][part], _weights(values[1], others[1][part])) for part in (during, later)
+    ]
+    cost = (saved[1] - saved[0]) * float(during.sum() if name != "tpot" else others[2][during].sum())
+    words = [f"{abs(s):.3g} s {'saved' if s > 0 else 'lost'}" for s in saved]
+    return f"; of requests that came in the {MOVE_S:.0f} s after a move began {words[0]} each ({during.sum()}), of those after it {words[1]} each ({later.sum()}): the moves cost {cost:.3g} request seconds"
 
 
 def _long_gaps(bucket: Mapping[str, tuple[Array, Array]]) -> list[float]:
