@@ -92,7 +92,7 @@ def mark(target: Target, part: Part, *, states: bool = False) -> str:
         bound = f"? up to {value(target.name, part.bound_s)}" if part.bound_s else "? unknown"
         return "" if states else bound
     if part.link == target.runner_up:
-        return "◐ close behind" if target.verdict == "limited" else "◐ largest fault"
+        return "◐ runner-up" if target.verdict == "limited" else "◐ largest fault"
     if part.status == "contributing":
         return "◐ contributing" if part.fault_s else "◐ load"
     return "○ ok"

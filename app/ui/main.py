@@ -3,6 +3,7 @@
 Streamlit runs this file for every interaction; the modules it imports stay loaded.
 """
 
+import math
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.resources import files
@@ -137,7 +138,7 @@ def _slider(view: View, whole: tuple[float, float]) -> None:
     low, high = datetime.fromtimestamp(int(whole[0]), UTC), datetime.fromtimestamp(int(whole[1]) + 1, UTC)
     chosen = (
         low if view.pick.start is None else max(low, datetime.fromtimestamp(int(view.pick.start), UTC)),
-        high if view.pick.end is None else min(high, datetime.fromtimestamp(int(view.pick.end) + 1, UTC)),
+        high if view.pick.end is None else min(high, datetime.fromtimestamp(math.ceil(view.pick.end), UTC)),
     )
     if not low <= chosen[0] < chosen[1] <= high:
         return

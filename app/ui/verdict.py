@@ -64,7 +64,7 @@ def headline(target: Target) -> Html:
         part, title = target.part(target.limiting), tag("em", TITLES[target.limiting])
         measured = part.seconds is not None and target.measured_s is not None
         how = f": {value(name, part.seconds)} of the {mean}." if measured else "; no request seconds say by how much."
-        return join([title, f" limits {label}{how}"])
+        return join([title, f" {_limits(TITLES[part.link])} {label}{how}"])
     if target.verdict == "healthy":
         if target.measured_s is None:
             return esc(f"Nothing limits {label}, as far as the state shows.")
@@ -75,6 +75,11 @@ def headline(target: Target) -> Html:
     most = max((part for part in target.parts if part.bound_s), key=lambda part: part.bound_s or 0.0, default=None)
     what = f": {TITLES[most.link]} may hold up to {value(name, most.bound_s)} of it" if most else ""
     return esc(f"Cannot tell what limits {label} ({mean}){what}.")
+
+
+def _limits(title: str) -> str:
+    """The verb after a title: "Slots limit", "Prefix miss limits"."""
+    return "limit" if title.endswith("s") and not title.endswith("ss") else "limits"
 
 
 def _per(name: str) -> str:
@@ -107,7 +112,7 @@ def _limited(targets: Mapping[str, Target | None], target: Target, part: Part) -
         said.append(join(["Fixing it first would save ", listed(saved), "."]))
     if target.runner_up:
         runner = target.part(target.runner_up)
-        said.append(join(["Close behind: ", bold(TITLES[runner.link]), f", {value(target.name, runner.seconds)}."]))
+        said.append(join(["Runner-up: ", bold(TITLES[runner.link]), f", {value(target.name, runner.seconds)}."]))
     return said + [_sentence(line) for line in target.conditions if line.startswith("limited on")]
 
 

@@ -5,6 +5,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -295,6 +296,9 @@ def test_not_used_unknown_and_zero_are_three_looks():
 def test_a_verdict_has_its_own_sentence():
     one = target(slots=0.4)
     assert verdict.headline(one) == "Nothing limits TTFT beyond load: mean 0.450 s.".replace(" s.", f"{words.THIN}s.")
+    part = Part("slots", 0.4, {}, status="limiting")
+    plural = replace(one, parts=(part,), limiting="slots", verdict="limited")
+    assert plain(verdict.headline(plural)).strip().startswith("Slots limit TTFT: 0.400")
     assert "most of it unexplained" in verdict.headline(target(unexplained=1.0))
 
 
