@@ -21,8 +21,13 @@ LATENCIES: Final = (
 
 
 def runs(engine: Engine) -> list[Mapping[str, Any]]:
-    """The benchmark runs that are known of this engine, in the order of the files."""
-    return [e.fields for e in engine.event if e.kind == "bench"]
+    """The benchmark runs that are known of this engine; one that was printed and saved counts once."""
+    found = {
+        (e.fields.get("completed"), round(_number(e.fields.get("duration") or 0.0), 1)): e.fields
+        for e in engine.event
+        if e.kind == "bench"
+    }
+    return list(found.values())
 
 
 def says(engine: Engine) -> list[str]:
@@ -97,7 +102,8 @@ def _run(run: Mapping[str, Any]) -> str:
     for key, name, unit, scale in LATENCIES:
         value = _number(run.get(f"mean_{key}_ms"))
         if math.isfinite(value):
-            said += f", mean {name} {value / scale:.1f} {unit}"
+            value /= scale
+            said += f", mean {name} {value:.1f} {unit}" if value >= 10 else f", mean {name} {value:.3g} {unit}"
     return said
 
 

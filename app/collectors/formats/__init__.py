@@ -22,7 +22,10 @@ MAX_REJECTED: Final = 100  # rows kept a file; a wrong file would otherwise fill
 
 # below MAX_REJECTED, which the readers import from here
 from app.collectors.formats import (  # noqa: E402
+    aiperf,
+    bench_result,
     bench_text,
+    guidellm,
     kv_events,
     otlp_spans,
     prometheus_text,
@@ -38,5 +41,8 @@ FORMATS: Final[tuple[ModuleType, ...]] = (
     request_lines,
     kv_events,
     vllm_command,
+    bench_result,
     bench_text,
+    guidellm,
+    aiperf,
 )
