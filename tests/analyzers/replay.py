@@ -142,7 +142,7 @@ def replay(load: Load, setup: Setup) -> Replay:
         computing: list[tuple[Request, int]] = []
         for r in running:  # prompts that were begun
             if r.left and budget > 0:
-                computing.append((r, min(r.left, budget)))
+                computing.append((r, min(r.left, budget, s.long_threshold)))
                 budget -= computing[-1][1]
         while not preempted and waiting and len(running) < s.slots and budget > 0:
             r = waiting[0]
@@ -157,7 +157,7 @@ def replay(load: Load, setup: Setup) -> Replay:
             r.cached = min(int(s.hit * total), total - 1)
             r.left = total - r.cached
             r.computed = r.computed or r.left
-            computing.append((r, min(r.left, budget)))
+            computing.append((r, min(r.left, budget, s.long_threshold)))
             budget -= computing[-1][1]
         tokens = sum(chunk for _, chunk in computing)
         work = s.b * tokens + s.q * sum(chunk * (r.cached + chunk / 2) for r, chunk in computing)

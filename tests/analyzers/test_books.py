@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.books import Books, arrival_rate, books, cap_of, prompt_seconds
+from analyzers.books import Books, arrival_rate, books, cap_of, logged_stalls, prompt_seconds
 from analyzers.model import Engine, Stage
 
-from .engines import ITL_EDGES, A, B, C, engine_of, interval_of, made, model_of
+from .engines import ITL_EDGES, NOON, A, B, C, engine_of, interval_of, iteration, made, model_of
 from .replay import ENGINE, observed, poisson, replay
 
 
@@ -434,6 +434,53 @@ def test_a_gap_of_one_sequence_is_less_than_a_stall():
 def test_without_a_histogram_no_stall_is_seen():
     engine = replace(stalled(), bucket={})
     assert of(engine, model=model_of()).stalls == (0.0, 0.0)
+
+
+def with_log(**at: float) -> Engine:
+    """An engine with millisecond stamps of 400 steps of 10.5 ms that decode 10; `at` adds seconds before the line of a step."""
+    steps = iteration(400, A + C * 10 + np.array([at.get(f"line{i}", 0.0) for i in range(400)]), decoding=10.0)
+    return engine_of(swing=0.2, waiting=1.0, step=steps)
+
+
+def test_millisecond_stamps_show_each_stall_and_who_waited():
+    stalls = logged_stalls(with_log(line100=1.0, line300=0.2), model_of())
+    assert stalls is not None
+    assert [seconds for _, seconds, _ in stalls] == pytest.approx([1.0, 0.2], abs=0.0015)  # stamps are cut to milliseconds
+    assert [waiting for _, _, waiting in stalls] == [10.0, 10.0]
+    # stamp of line 100: 101 steps and the stall
+    assert stalls[0][0] == pytest.approx(NOON + 101 * (A + C * 10) + 1.0, abs=0.002)
+    assert of(with_log(line100=1.0, line300=0.2), model=model_of()).stalls == pytest.approx((2, 0.6), abs=0.001)
+    assert of(with_log(line100=1.0, line300=0.2), model=model_of()).decode["stall"] == pytest.approx(10 * 1.2 / 300.5, rel=0.01)
+
+
+def test_a_gap_below_80_ms_or_below_three_steps_is_no_stall():
+    assert logged_stalls(with_log(line100=0.079), model_of()) == []
+    assert len(logged_stalls(with_log(line100=0.082), model_of())) == 1
+    # a step of 50 ms: 80 ms more are not three times it
+    slow = model_of(a=0.050)
+    steps = iteration(400, 0.050 + C * 10 + np.where(np.arange(400) == 100, 0.090, 0.0), decoding=10.0)
+    assert logged_stalls(engine_of(step=steps), slow) == []
+
+
+def test_an_idle_engine_does_not_stall():
+    # nothing for 5 s, then a step that only computes a prompt
+    k = np.arange(400)
+    steps = iteration(
+        400, A + np.where(k == 200, 5.0, 0.0), decoding=np.where(k == 200, 0.0, 1.0), prompt=np.where(k == 200, 500.0, 0.0)
+    )
+    assert logged_stalls(engine_of(step=steps), model_of()) == []
+
+
+def test_a_chunk_of_a_long_prompt_is_no_stall_nor_is_its_neighbour():
+    # 8192 tokens: 174 ms, of which asynchronous scheduling stamps a part a line early
+    k = np.arange(400)
+    prompt = np.where(k == 200, 8192.0, 0.0)
+    took = np.where(k == 199, 0.1, np.where(k == 200, 0.085, A + C * 10))
+    assert logged_stalls(engine_of(step=iteration(400, took, decoding=10.0, prompt=prompt)), model_of()) == []
+
+
+def test_whole_second_stamps_show_no_stall():
+    assert logged_stalls(engine_of(step=iteration(400, 0.0105, decoding=10.0, fine=False)), model_of()) is None
 
 
 # -- arrivals ------------------------------------------------------------------------------------------------------------------
