@@ -100,11 +100,16 @@ def engine_to_plan(store: Store, gpu: str | None) -> Engine | None:
 
 def halves(store: Store) -> tuple[str, ...]:
     """How the workload of the second half of what the store holds differs from the first; nothing without a clock."""
-    window = window_of(store)
+    return drift_of(store, window_of(store))
+
+
+def drift_of(store: Store, window: Window) -> tuple[str, ...]:
+    """How the workload of the second half of a window differs from the first, over its engines; nothing without a clock."""
     if window.start is None or window.end is None or not window.end - window.start > MIN_HALF_S:
         return ()
     middle = (window.start + window.end) / 2
-    parts = window_of(store, window.start, middle), window_of(store, middle, window.end)
+    names = [f"{e.instance}/{e.engine}" for e in window.engines]
+    parts = window_of(store, window.start, middle, names), window_of(store, middle, window.end, names)
     return drift(workload(parts[0]), workload(parts[1])) if all(p.engines for p in parts) else ()
 
 

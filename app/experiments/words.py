@@ -72,7 +72,7 @@ def effect(name: str, found: Effect) -> str:
 def hypotheses_text(found: Sequence[Hypothesis], case: Case, objective: str) -> str:
     """Ranked hypotheses for a terminal."""
     if not found:
-        return _nothing(case, objective)
+        return nothing(case, objective)
     lines = []
     for at, one in enumerate(found, 1):
         lines += [
@@ -95,7 +95,8 @@ def _rate(value: float | None) -> str:
     return "unknown" if value is None else f"{value:,.0f}"
 
 
-def _nothing(case: Case, objective: str) -> str:
+def nothing(case: Case, objective: str) -> str:
+    """Why nothing is recommended."""
     others = [t for t in TARGETS if t != objective and case.limited(t)]
     target = case.attribution.targets.get(objective if objective in TARGETS else "e2e")
     if not case.window.engines or target is None:

@@ -1,0 +1,98 @@
+"""What the pages about decisions share: the window as a case for hypotheses, kept while the store stays as it is."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import streamlit as st
+
+from analyzers.case import Case
+from analyzers.model import Hypothesis, Window
+from app.experiments.cases import case_for, hypotheses_for, of_bundle
+from app.pipeline import window_of
+from app.store import Store
+from app.ui.markup import Html, div, link, tag
+from app.ui.session import View
+from app.ui.words import LABELS, value
+
+OBJECTIVES: Final = {**LABELS, "throughput": "Throughput", "capacity": "Capacity"}
+
+
+def window(view: View) -> Window:
+    """The window of a page, with the engines that its picks leave."""
+    found = window_of(view.store, None if math.isinf(view.low) else view.low, None if math.isinf(view.high) else view.high)
+    kept = tuple(e for e in found.engines if f"{e.instance}/{e.engine}" in view.chosen)
+    return Window(found.start, found.end, kept, found.restarts)
+
+
+def case(view: View) -> Case:
+    """The window as a case: replayed once."""
+    with st.spinner("Replaying the window …", show_time=False):
+        found: Case = _case(view.mark, view.low, view.high, view.chosen, view)
+    return found
+
+
+def recommended(view: View, objective: str) -> list[Hypothesis]:
+    """What to recommend for an objective."""
+    prepared = case(view)
+    with st.spinner("Replaying changes …", show_time=False):
+        found: list[Hypothesis] = _recommended(view.mark, view.low, view.high, view.chosen, objective, prepared)
+    return found
+
+
+def _case_now(mark: str, low: float, high: float, chosen: tuple[str, ...], _view: View) -> Case:  # noqa: ARG001 key
+    return case_for(window(_view))
+
+
+def _recommended_now(
+    mark: str, low: float, high: float, chosen: tuple[str, ...], objective: str, _case: Case
+) -> list[Hypothesis]:  # noqa: ARG001 key
+    return hypotheses_for(_case, objective)
+
+
+_case: Callable[..., Case] = st.cache_resource(max_entries=8, show_spinner=False)(_case_now)
+_recommended: Callable[..., list[Hypothesis]] = st.cache_resource(max_entries=40, show_spinner=False)(_recommended_now)
+
+
+def nothing(view: View) -> Html:
+    """What to do where there is no engine in the window."""
+    head = "No engine was observed in this window." if view.recordings else "Nothing has been loaded yet."
+    said: list[Any] = [link("upload", "Upload a bundle"), ", or from a shell: ", tag("code", "weaklink load PATH"), "."]
+    return div("wl-answer", tag("h1", head), tag("p", *said), data_verdict="empty")
+
+
+def saved(target: str, seconds: float | None, span: tuple[float, float] | None) -> tuple[str, str]:
+    """An effect as a page writes it: what changes, and its range."""
+    if seconds is None:
+        return "cannot be predicted", f"at most {value(target, span[1])} less" if span else ""
+    if seconds == 0:
+        return "unchanged", ""
+    sign = "\N{MINUS SIGN}" if seconds > 0 else "+"
+    low, high = sorted((-span[1], -span[0])) if span else (0.0, 0.0)
+    words = f"{_signed(target, low)} to {_signed(target, high)}" if span else ""
+    return f"{sign}{value(target, abs(seconds))}", words
+
+
+def _signed(target: str, seconds: float) -> str:
+    return f"+{value(target, seconds)}" if seconds > 0 else value(target, seconds)
+
+
+def recording_of(view: View) -> str | None:
+    """The recording that the window lies in, where it is one."""
+    named = [one.bundle for one in view.recordings if set(one.instances) & set(view.instances)]
+    if view.pick.recording in named:
+        return view.pick.recording
+    return named[-1] if named else None
+
+
+def by_bundle(store: Store, mark: str, bundle: str) -> Window:
+    """The window of a recording, kept while the store stays as it is."""
+    found: Window = _bundle(mark, bundle, store)
+    return found
+
+
+def _bundle_now(mark: str, bundle: str, _store: Store) -> Window:  # noqa: ARG001 key
+    return of_bundle(_store, bundle)
+
+
+_bundle: Callable[..., Window] = st.cache_resource(max_entries=16, show_spinner=False)(_bundle_now)
