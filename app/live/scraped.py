@@ -6,7 +6,7 @@ A scrape that is not newer than the last one stored of its server, by whatever s
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,6 +24,7 @@ AHEAD_S: Final = 60.0  # a stored stamp further in the future is a wrong clock, 
 WAITING_BYTES: Final = 256 << 20  # of texts, while a large upload holds the store
 GATHER_S: Final = 0.25  # many targets: what comes within shares a transaction
 MANY: Final = 8  # targets
+FLUSH_S: Final = 10.0  # between two updates of what the files' rows count
 
 Line = Mapping[str, Any]
 
@@ -46,6 +47,9 @@ class Feed:
     samples: int = 0
     rejected: int = 0  # with a line that could not be read
     error: str | None = None  # of the last scrape; None: it was fine
+    unwritten: int = 0  # scrapes, bytes and bad ones that the file's row does not count yet
+    unwritten_bytes: int = 0
+    unwritten_rejected: int = 0
 
 
 Feeds = dict[str, Feed]  # by instance
@@ -62,22 +66,32 @@ class _News:
     rows: Mapping[str, Batch]  # of the other tables: one row each
 
 
-def _feed(store: Store, instance: str) -> Feed:
+def _open(store: Store, feeds: Feeds, instances: Iterable[str]) -> None:
+    """Give each server its feed: as it was left, where there is something in the store."""
     with store.transaction():
-        file_id = file_of(store, LIVE, instance, prometheus_text.NAME, instance)
-    line, reasons, last = store.rows(
-        "SELECT lines, (SELECT count(*) FROM rejected_line AS r WHERE r.file_id = f.file_id), "
-        "(SELECT max(ts) FROM scrape AS s WHERE s.instance = $instance AND ok AND timed AND ts < $now) "
-        "FROM source_file AS f WHERE file_id = $file",
-        {"instance": instance, "now": time.time() + AHEAD_S, "file": file_id},
-    )[0]
-    return Feed(instance, file_id, line, reasons, -np.inf if last is None else last)
+        files = {instance: file_of(store, LIVE, instance, prometheus_text.NAME, instance) for instance in instances}
+    last = dict(store.rows(
+        "SELECT instance, max(ts) FROM scrape WHERE list_contains(?, instance) AND ok AND timed AND ts < ? GROUP BY 1",
+        [list(files), time.time() + AHEAD_S],
+    ))  # fmt: skip
+    lines = dict(
+        store.rows("SELECT file_id, count(*) FROM scrape WHERE list_contains(?, file_id) GROUP BY 1", [list(files.values())])
+    )
+    told = dict(
+        store.rows(
+            "SELECT file_id, count(*) FROM rejected_line WHERE list_contains(?, file_id) GROUP BY 1", [list(files.values())]
+        )
+    )
+    for instance, file_id in files.items():
+        feed = Feed(instance, file_id, lines.get(file_id, 0), told.get(file_id, 0), last.get(instance, -np.inf))
+        feed.unwritten = 1  # after a kill, what the file's row counts is behind
+        feeds[instance] = feed
 
 
 def put(store: Store, feeds: Feeds, lines: Sequence[Line]) -> None:
     """Store recording lines, all in one transaction. A line that the store refuses is counted, and takes no other along."""
-    for instance in {_instance(line) for line in lines} - set(feeds):
-        feeds[instance] = _feed(store, instance)
+    if new := {_instance(line) for line in lines} - set(feeds):
+        _open(store, feeds, sorted(new))
     try:
         _put(store, feeds, lines)
     except Exception as error:  # noqa: BLE001 whatever it is, nothing of it was stored and collecting goes on
@@ -129,11 +143,6 @@ def _add(store: Store, news: Sequence[_News]) -> None:
         (one.rows["rejected_line"], {"file_id": one.feed.file_id, "line": one.feed.line + 1})
         for one in news if "rejected_line" in one.rows and one.feed.reasons < MAX_REJECTED
     ])  # fmt: skip
-    for one in news:
-        store.execute(
-            "UPDATE source_file SET lines = lines + 1, bytes = bytes + ?, rejected = rejected + ? WHERE file_id = ?",
-            [len(one.line.get("text", "")), one.rows["source_file"].columns["rejected"][0], one.feed.file_id],
-        )
 
 
 def _add_rows(store: Store, table: str, found: Sequence[tuple[Batch, Mapping[str, Any]]]) -> None:
@@ -143,8 +152,24 @@ def _add_rows(store: Store, table: str, found: Sequence[tuple[Batch, Mapping[str
         store.add(Batch(table, {name: [row[name] for row in rows] for name in rows[0]}))
 
 
+def flush(store: Store, feeds: Feeds) -> None:
+    """Write how many lines each file has: now and then, as an UPDATE costs as much as storing a scrape."""
+    with store.transaction():
+        for feed in feeds.values():
+            if feed.unwritten:
+                store.execute(
+                    "UPDATE source_file SET lines = ?, bytes = bytes + ?, rejected = rejected + ? WHERE file_id = ?",
+                    [feed.line, feed.unwritten_bytes, feed.unwritten_rejected, feed.file_id],
+                )
+    for feed in feeds.values():
+        feed.unwritten = feed.unwritten_bytes = feed.unwritten_rejected = 0
+
+
 def _count(one: _News) -> None:
     feed = one.feed
+    feed.unwritten += 1
+    feed.unwritten_bytes += len(one.line.get("text", ""))
+    feed.unwritten_rejected += one.rows["source_file"].columns["rejected"][0]
     feed.line += 1
     feed.scrapes += 1
     feed.reasons += "rejected_line" in one.rows
@@ -204,7 +229,7 @@ async def _until(stop: threading.Event, done: asyncio.Event) -> None:
 
 async def _write(store: Store, feeds: Feeds, waiting: _Waiting, gather_s: float) -> None:
     """Store what waits, until the None that ends it. One thread writes, so that scraping goes on meanwhile."""
-    loop, line = asyncio.get_running_loop(), await waiting.lines.get()
+    loop, line, flushed = asyncio.get_running_loop(), await waiting.lines.get(), time.monotonic()
     with ThreadPoolExecutor(1, "weaklink-write") as writer:
         while line is not None:
             await asyncio.sleep(gather_s)
@@ -215,6 +240,10 @@ async def _write(store: Store, feeds: Feeds, waiting: _Waiting, gather_s: float)
                     break
                 line = waiting.lines.get_nowait()
             await loop.run_in_executor(writer, put, store, feeds, lines)
+            if time.monotonic() - flushed > FLUSH_S:
+                await loop.run_in_executor(writer, flush, store, feeds)
+                flushed = time.monotonic()
             waiting.bytes -= sum(len(one.get("text", "")) for one in lines)
             if line is not None:
                 line = await waiting.lines.get()
+        await loop.run_in_executor(writer, flush, store, feeds)

@@ -74,56 +74,52 @@ class _UnusableError(Exception):
 
 
 async def watch(targets: Sequence[Target], take: Take, stop: asyncio.Event) -> None:
-    """Scrape until `stop`; `take` gets each line at once and must not block. Starts are spread over the interval."""
-    clients: dict[tuple[str | bool, ...], httpx.AsyncClient] = {}
-    try:
-        for target in targets:
-            if target.access.tls() not in clients:
-                clients[target.access.tls()] = client(target.access)
-        async with asyncio.TaskGroup() as group:
-            for at, target in enumerate(targets):
-                delay = target.interval_s * at / len(targets)
-                group.create_task(_follow(clients[target.access.tls()], target, take, stop, delay))
-    finally:
-        for one in clients.values():
-            await one.aclose()
+    """Scrape until `stop`; `take` gets each line at once and must not block. Starts are spread over the interval.
+
+    AccessError: a certificate cannot be read.
+    """
+    contexts: dict[tuple[str | bool, ...], ssl.SSLContext] = {}
+    for target in targets:
+        if target.access.tls() not in contexts:
+            contexts[target.access.tls()] = target.access.context()
+    async with asyncio.TaskGroup() as group:
+        for at, target in enumerate(targets):
+            delay = target.interval_s * at / len(targets)
+            group.create_task(_follow(target, contexts[target.access.tls()], take, stop, delay))
 
 
-def client(access: Access) -> httpx.AsyncClient:
-    """What scrapes of targets with the same TLS options share. AccessError: a certificate cannot be read."""
+def client(context: ssl.SSLContext) -> httpx.AsyncClient:
+    """What the scrapes of one target share. One a target: a pool looks at all of its connections for each request."""
     return httpx.AsyncClient(
-        verify=access.context(),
+        verify=context,
         trust_env=False,
         follow_redirects=True,
         max_redirects=MAX_REDIRECTS,
         headers=HEADERS,
         timeout=None,  # noqa: S113 scrape() bounds the whole, which a limit between two bytes would not
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=120),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=1, keepalive_expiry=120),
     )
 
 
-async def _follow(http: httpx.AsyncClient, target: Target, take: Take, stop: asyncio.Event, delay: float) -> None:
+async def _follow(target: Target, context: ssl.SSLContext, take: Take, stop: asyncio.Event, delay: float) -> None:
     due = time.monotonic() + delay
-    while not await _stopped(stop, due - time.monotonic()):
-        scraping = asyncio.ensure_future(scrape(http, target))
-        stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait({scraping, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not scraping.done():  # a slow answer does not hold up the end
-            scraping.cancel()
-            return
-        take(scraping.result())
-        missed = max(0.0, (time.monotonic() - due) / target.interval_s)
-        due += target.interval_s * (math.floor(missed) + 1)  # what fell due meanwhile is left out, not made up for
+    stopping = asyncio.ensure_future(stop.wait())
+    async with client(context) as http:
+        while not await _stopped(stopping, due - time.monotonic()):
+            scraping = asyncio.ensure_future(scrape(http, target))
+            await asyncio.wait({scraping, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not scraping.done():  # a slow answer does not hold up the end
+                scraping.cancel()
+                return
+            take(scraping.result())
+            missed = max(0.0, (time.monotonic() - due) / target.interval_s)
+            due += target.interval_s * (math.floor(missed) + 1)  # what fell due meanwhile is left out, not made up for
 
 
-async def _stopped(stop: asyncio.Event, seconds: float) -> bool:
-    """Wait; True as soon as `stop` is set."""
-    try:
-        await asyncio.wait_for(stop.wait(), max(0.0, seconds))
-    except TimeoutError:
-        return stop.is_set()
-    return True
+async def _stopped(stopping: asyncio.Future[Any], seconds: float) -> bool:
+    """Wait; True as soon as the end has come."""
+    await asyncio.wait({stopping}, timeout=max(0.0, seconds))
+    return stopping.done()
 
 
 async def scrape(http: httpx.AsyncClient, target: Target) -> Line:

@@ -15,7 +15,7 @@ from collectors.sources.serving import INCIDENTS, ROOT, TEXT, free_port, only_me
 from app.collectors import replay
 from app.collectors.sources.scrape import Target
 from app.ingest import load
-from app.live.scraped import Feeds, put, scraping
+from app.live.scraped import Feeds, flush, put, scraping
 from app.pipeline import attribution_for
 from app.store import Store
 
@@ -143,6 +143,7 @@ def test_bad_lines_are_counted_and_the_first_reasons_kept():
         feeds: Feeds = {}
         now = time.time() - 1000
         put(store, feeds, [line(now + at, f"{TEXT}\nvllm:x{{ 1\n") for at in range(130)])
+        flush(store, feeds)
         assert feeds["h:1"].rejected == 130
         assert store.rows("SELECT rejected, lines FROM source_file") == [(130, 130)]
         kept = store.rows("SELECT line, reason FROM rejected_line ORDER BY line")

@@ -19,11 +19,8 @@ def once(url: str, **options: object) -> Line:
 
     async def run() -> Line:
         target = Target(url, **options)
-        http = scrape.client(target.access)
-        try:
+        async with scrape.client(target.access.context()) as http:
             return await scrape.scrape(http, target)
-        finally:
-            await http.aclose()
 
     return asyncio.run(run())
 
