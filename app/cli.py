@@ -471,6 +471,45 @@ def _serve(
         _fail(str(error), 1)
 
 
+@app.command()
+def doctor(
+    source: Annotated[str, typer.Argument(help="A bundle (folder, archive or file), or a server: host:port or its URL.")],
+    instance: Instance = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Tell which signals a server gives, which are missing, off or wrong in its version, and the flags that would add them.
+
+    Exit status: 0 something was found, 2 nothing usable was, 1 wrong arguments.
+    """
+    from app.doctor import document, examine, render, version_of
+
+    with _open(None) as opened:
+        version_said = None
+        if Path(source).exists():
+            _load(opened, [Path(source)], instance)
+        else:
+            version_said = _look(opened, source, version_of)
+        _clear_progress()
+        reports = examine(opened, version_said)
+    if not reports:
+        _fail(f"nothing usable in {source}: expected /metrics of vLLM, a vLLM server log, spans or request lines")
+    typer.echo(json.dumps(document(reports), indent=1) if output is Format.JSON else render(reports), nl=output is Format.JSON)
+
+
+def _look(store: Any, url: str, version_of: Any) -> str | None:
+    """Scrape a server for a moment; the version that it says."""
+    from app.live.collect import Collection
+    from app.live.collect import collect as run
+
+    (target,) = _targets([url], 0.5)
+    going = Collection((target,), limit_s=1.5)
+    run(store, going, lambda _: None)
+    if not going.stored():
+        _fail(f"{url}: no file of that name, and no server answered: {going.progress()}")
+    said: str | None = version_of(target.url)
+    return said
+
+
 # -- live sources ---------------------------------------------------------------------------------------------------------------
 
 
