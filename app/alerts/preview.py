@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from analyzers.alert import Episode, State, episodes, step
-from analyzers.slo import BURNING, Budget, Burn, Edges, Points, Slo, budget, burns, joined, rules_of, track
+from analyzers.slo import BURNING, Budget, Burn, Edges, Points, Slo, budget, burns, factor, joined, rules_of, track
 from app.alerts import history
 from app.alerts.definitions import Definitions
 from app.alerts.evaluate import Status, severities, status_of
@@ -71,6 +71,13 @@ class Preview:
     def uncertain(self) -> list[str]:
         """What the numbers leave open."""
         said = list(self.notes)
+        most = 1 / self.slo.budget_ratio
+        over = [limit for limit in (factor(rule, self.slo.period_s) for rule in rules_of(self.slo)) if limit >= most]
+        if over:
+            rates = " and of ".join(f"{limit:.3g}" for limit in over)
+            said.append(
+                f"a burn of {rates} cannot happen: with an objective of {100 * self.slo.objective:.6g} % every event bad is a burn of {most:.3g}"
+            )
         if self.interpolated:
             said.append(f"interpolated inside a bucket: between {self.least:,.0f} and {self.most:,.0f} are bad")
         if self.edges is not None and self.edges.far and self.slo.kind in FAMILIES:

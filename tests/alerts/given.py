@@ -17,7 +17,9 @@ RULE = Rule(PAGE, budget_ratio=0.02, long_s=120.0, short_s=30.0)
 CHAT = Slo("chat", "ttft", 0.99, 1.0, period_s=78_000.0, minimum=12, pending_s=10.0, keep_s=30.0, rules=(RULE,))
 
 
-def histogram(counts: Sequence[float], family: str = FAMILY, edges: Sequence[float] = EDGES, engine: str = "0") -> dict[str, float]:
+def histogram(
+    counts: Sequence[float], family: str = FAMILY, edges: Sequence[float] = EDGES, engine: str = "0"
+) -> dict[str, float]:
     """Return a histogram with so many values in each bucket (the last one: above the last edge)."""
     values, upto = {}, 0.0
     for edge, count in zip([*(str(edge) for edge in edges), "+Inf"], counts, strict=True):
@@ -30,7 +32,9 @@ def gauges(running: float = 0, waiting: float = 0) -> dict[str, float]:
     return {series("num_requests_running"): running, series("num_requests_waiting"): waiting}
 
 
-def recorded(folder: Path, rows: Iterable[tuple[float, Mapping[str, float] | None]], name: str = "m.jsonl", store: Store | None = None) -> Store:
+def recorded(
+    folder: Path, rows: Iterable[tuple[float, Mapping[str, float] | None]], name: str = "m.jsonl", store: Store | None = None
+) -> Store:
     """Return a store with these scrapes, seconds after noon."""
     held = store or Store()
     results = load(held, [scrapes(folder / name, rows)])

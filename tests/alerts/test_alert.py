@@ -1,5 +1,7 @@
 """The state machine: whatever happens to data, clocks and evaluations, it neither flaps, nor forgets, nor resolves unseen."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -60,8 +62,12 @@ def test_without_spans_it_fires_and_resolves_at_once():
 def test_it_never_flaps(verdicts):
     """Between firing and resolving lie at least the quiet time, between resolving and firing the pending time."""
     states = phases(verdicts)
-    changes = [(at, state.phase == FIRING) for at, state in enumerate(states) if (state.phase == FIRING) != (at > 0 and states[at - 1].phase == FIRING)]
-    for (first, firing), (second, _) in zip(changes, changes[1:], strict=False):
+    changes = [
+        (at, state.phase == FIRING)
+        for at, state in enumerate(states)
+        if (state.phase == FIRING) != (at > 0 and states[at - 1].phase == FIRING)
+    ]
+    for (first, firing), (second, _) in itertools.pairwise(changes):
         assert (second - first) * EVERY >= (KEEP_S if firing else PENDING_S)
 
 

@@ -87,7 +87,10 @@ def test_a_renamed_histogram_is_counted_once(tmp_path: Path):
 
 
 def test_engines_are_selected_by_label_or_server(tmp_path: Path):
-    rows = [(0, histogram((0, 0, 0, 0)) | histogram((0, 0, 0, 0), engine="1")), (10, histogram((0, 0, 0, 11)) | histogram((0, 0, 0, 12), engine="1"))]
+    rows = [
+        (0, histogram((0, 0, 0, 0)) | histogram((0, 0, 0, 0), engine="1")),
+        (10, histogram((0, 0, 0, 11)) | histogram((0, 0, 0, 12), engine="1")),
+    ]
     store = recorded(tmp_path, rows)
     for engine, count in ((None, 23), ("0", 11), ("1", 12), (f"{SERVER}/1", 12), (SERVER, 23), ("other:1/0", 0)):
         assert counted(store, replace(CHAT, engine=engine))[0] == count
@@ -137,7 +140,10 @@ def test_records_alone_are_enough(tmp_path: Path):
 def test_goodput_from_histograms_is_bounded(tmp_path: Path):
     """22 of 100 miss TTFT, 13 miss TPOT: 22 at least, 35 at most miss one of them."""
     family = "request_time_per_output_token_seconds"
-    rows = [(0, histogram((0, 0, 0, 0)) | histogram((0, 0, 0, 0), family)), (10, histogram((70, 8, 22, 0)) | histogram((80, 7, 13, 0), family))]
+    rows = [
+        (0, histogram((0, 0, 0, 0)) | histogram((0, 0, 0, 0), family)),
+        (10, histogram((70, 8, 22, 0)) | histogram((80, 7, 13, 0), family)),
+    ]
     store = recorded(tmp_path, rows)
     total, bad, least, most, source = counted(store, replace(CHAT, kind="goodput", tpot_s=1.0))
     assert (total, bad, least, most, source) == (100, 22, 22, 35, "histogram buckets, bounded")
@@ -145,11 +151,15 @@ def test_goodput_from_histograms_is_bounded(tmp_path: Path):
 
 def test_errors_from_counters(tmp_path: Path):
     """11 stopped, 12 by length, 2 aborted, 1 failed; 13 were answered with 5xx; what is no generation does not count."""
+
     def at(n: float) -> dict[str, float]:
         reasons = {"stop": 11, "length": 12, "abort": 2, "error": 1}
         done = {series("request_success_total", finished_reason=name): n * count for name, count in reasons.items()}
         http = {"/v1/chat/completions": 13, "/health": 99}
-        return done | {series("http_requests_total", None, handler=name, method="POST", status="5xx"): n * count for name, count in http.items()}
+        return done | {
+            series("http_requests_total", None, handler=name, method="POST", status="5xx"): n * count
+            for name, count in http.items()
+        }
 
     store = recorded(tmp_path, [(0, at(0)), (10, at(1))])
     assert counted(store, replace(CHAT, kind="errors", threshold_s=None)) == (39, 16, 16, 16, "counters")

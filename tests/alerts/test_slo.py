@@ -19,7 +19,9 @@ CHAT = Slo("chat", "ttft", 0.99, 1.0, period_s=390_000.0, minimum=21, rules=(THI
 
 def points(*events: tuple[float, float, float], **more) -> Points:
     """Points from (seconds before NOW, total, bad); the server is seen every 10 s."""
-    ts, total, bad = (np.array(column, dtype=float) for column in zip(*sorted((NOW - ago, n, b) for ago, n, b in events), strict=True))
+    ts, total, bad = (
+        np.array(column, dtype=float) for column in zip(*sorted((NOW - ago, n, b) for ago, n, b in events), strict=True)
+    )
     given = {"seen": {"host:1": np.arange(NOW - 1000, NOW + 1, 10.0)}, "least": bad, "most": bad} | more
     return Points(ts, total, bad, **given)
 
@@ -109,7 +111,13 @@ def test_a_burn_is_a_burn_although_another_server_is_dark():
 
 @pytest.mark.parametrize(
     ("verdicts", "together"),
-    [((QUIET, BURNING), BURNING), ((UNSEEN, QUIET), UNSEEN), ((UNSEEN, FEW), FEW), ((STUCK, QUIET), STUCK), ((QUIET, QUIET), QUIET)],
+    [
+        ((QUIET, BURNING), BURNING),
+        ((UNSEEN, QUIET), UNSEEN),
+        ((UNSEEN, FEW), FEW),
+        ((STUCK, QUIET), STUCK),
+        ((QUIET, QUIET), QUIET),
+    ],
 )
 def test_rules_of_one_severity_are_joined(verdicts, together):
     assert slos.joined([np.array([one]) for one in verdicts])[0] == together
@@ -178,6 +186,8 @@ def test_the_truth_lies_within_the_bounds(values, threshold):
     edges = [0.0, 0.5, 1.0, 2.5, 5.0, 10.0]
     around = slos.edges_around(edges, threshold)
     upto_low, upto_high = (sum(value <= edge for value in values) for edge in (around.low_s, around.high_s))
-    estimate, least, most = slos.above(threshold, *(column(x) for x in (len(values), around.low_s, around.high_s, upto_low, upto_high)))
+    estimate, least, most = slos.above(
+        threshold, *(column(x) for x in (len(values), around.low_s, around.high_s, upto_low, upto_high))
+    )
     assert least[0] <= sum(value > threshold for value in values) <= most[0]
     assert least[0] - 1e-9 <= estimate[0] <= most[0] + 1e-9
