@@ -193,22 +193,22 @@ def _isolation(case: Case) -> Objective:
     salts = max((e.kv.get("salts", 0.0) for e in engines), default=0.0)
     seen = any(e.kv.get("stored_blocks") for e in engines)
     hit, prompt = case.work.hit_ratio, case.work.prompt
-    if seen and salts:
-        now = f"{salts:.0f} cache salts"
-    elif seen:
-        now = "no cache salt: every request may reuse every prefix"
-    else:
-        now = "unknown: salts stand only in KV events"
+    now = f"{salts:.0f} cache salts" if salts else "no salts" if seen else "unknown"
+    said = (
+        "requests share prefixes inside a salt only; "
+        if salts
+        else "every request may reuse every prefix; "
+        if seen
+        else "salts stand only in KV events; "
+    )
     processes = f"{len(engines)} engines with a cache each; " if len(engines) > 1 else ""
     if not hit or prompt is None:
-        return Objective(
-            "isolation", now, None, f"{processes}nothing is shared now, so a salt for each tenant would cost nothing more"
-        )
-    cost = case.mean(lambda b: b.model.prompt_s(prompt.mean * hit) if b.model.ok else math.nan)
-    said = f"a salt for each request would cost the {100 * hit:.0f} % of prompt tokens that hit"
-    return Objective(
-        "isolation", now, None, f"{processes}{said}" + (f", {amount(cost)} of computing a request" if cost > 0 else "")
-    )
+        cost = "nothing is shared now, so a salt for each tenant would cost nothing more"
+    else:
+        seconds = case.mean(lambda b: b.model.prompt_s(prompt.mean * hit) if b.model.ok else math.nan)
+        cost = f"a salt for each request would cost the {100 * hit:.0f} % of prompt tokens that hit"
+        cost += f", {amount(seconds)} of computing a request" if seconds > 0 else ""
+    return Objective("isolation", now, None, f"{said}{processes}{cost}")
 
 
 def conflicts(case: Case) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
+
 from analyzers.attribute import attribute
 from analyzers.capacity import planned
 from analyzers.case import Case, case_of
@@ -110,7 +112,23 @@ def drift_of(store: Store, window: Window) -> tuple[str, ...]:
     middle = (window.start + window.end) / 2
     names = [f"{e.instance}/{e.engine}" for e in window.engines]
     parts = window_of(store, window.start, middle, names), window_of(store, middle, window.end, names)
-    return drift(workload(parts[0]), workload(parts[1])) if all(p.engines for p in parts) else ()
+    if not all(p.engines for p in parts):
+        return ()
+    first, second = (replace(workload(p), rate_per_s=_arrivals_per_s(p)) for p in parts)
+    return drift(first, second)
+
+
+def _arrivals_per_s(window: Window) -> float | None:
+    """Requests a second that came into the engines of a half: finished ones and those more in the engine, while any came."""
+    came, span = 0.0, 0.0
+    for row in (e.interval for e in window.engines if len(e.interval.get("ts", ()))):
+        before = np.nan_to_num(row["running_before"]) + np.nan_to_num(row["waiting_before"])
+        each = np.nan_to_num(row["e2e_n"]) + np.nan_to_num(row["running"]) + np.nan_to_num(row["waiting"]) - before
+        some = np.flatnonzero(each > 0)
+        if len(some):
+            came += float(each.sum())
+            span = max(span, float(row["ts"][some[-1]] - row["ts"][some[0]] + row["dt_s"][some[0]]))
+    return came / span if span > 0 else None
 
 
 def wanted(store: Store) -> tuple[float | None, float | None]:

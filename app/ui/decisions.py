@@ -8,13 +8,14 @@ import streamlit as st
 
 from analyzers.case import Case
 from analyzers.model import Hypothesis, Window
-from app.experiments.cases import case_for, hypotheses_for, of_bundle
+from app.experiments.cases import case_for, drift_of, hypotheses_for, of_bundle
 from app.pipeline import window_of
 from app.store import Store
 from app.ui.markup import Html, div, link, tag
 from app.ui.session import View
 from app.ui.words import LABELS, value
 
+Key = tuple[str, float, float, tuple[str, ...]]
 OBJECTIVES: Final = {**LABELS, "throughput": "Throughput", "capacity": "Capacity"}
 
 
@@ -28,7 +29,7 @@ def window(view: View) -> Window:
 def case(view: View) -> Case:
     """The window as a case: replayed once."""
     with st.spinner("Replaying the window …", show_time=False):
-        found: Case = _case(view.mark, view.low, view.high, view.chosen, view)
+        found: Case = _case(_key(view), view)
     return found
 
 
@@ -36,22 +37,36 @@ def recommended(view: View, objective: str) -> list[Hypothesis]:
     """What to recommend for an objective."""
     prepared = case(view)
     with st.spinner("Replaying changes …", show_time=False):
-        found: list[Hypothesis] = _recommended(view.mark, view.low, view.high, view.chosen, objective, prepared)
+        found: list[Hypothesis] = _recommended(_key(view), objective, prepared)
     return found
 
 
-def _case_now(mark: str, low: float, high: float, chosen: tuple[str, ...], _view: View) -> Case:  # noqa: ARG001 key
+def _key(view: View) -> Key:
+    """What a window depends on."""
+    return view.mark, view.low, view.high, view.chosen
+
+
+def _case_now(key: Key, _view: View) -> Case:  # noqa: ARG001 streamlit's cache reads it
     return case_for(window(_view))
 
 
-def _recommended_now(
-    mark: str, low: float, high: float, chosen: tuple[str, ...], objective: str, _case: Case
-) -> list[Hypothesis]:  # noqa: ARG001 key
-    return hypotheses_for(_case, objective)
+def _recommended_now(key: Key, objective: str, _prepared: Case) -> list[Hypothesis]:  # noqa: ARG001 as above
+    return hypotheses_for(_prepared, objective)
+
+
+def _drift_now(key: Key, _store: Store, _window: Window) -> tuple[str, ...]:  # noqa: ARG001 as above
+    return drift_of(_store, _window)
 
 
 _case: Callable[..., Case] = st.cache_resource(max_entries=8, show_spinner=False)(_case_now)
 _recommended: Callable[..., list[Hypothesis]] = st.cache_resource(max_entries=40, show_spinner=False)(_recommended_now)
+_drift: Callable[..., tuple[str, ...]] = st.cache_data(max_entries=16, show_spinner=False)(_drift_now)
+
+
+def drift(view: View) -> tuple[str, ...]:
+    """How the workload changed from the first to the second half of the window."""
+    found: tuple[str, ...] = _drift(_key(view), view.store, case(view).window)
+    return found
 
 
 def nothing(view: View) -> Html:

@@ -75,7 +75,12 @@ def _title(one: Row) -> Html:
     where = f"{one.before} → {one.after}" if one.after else one.before
     when = clock(one.started_ts, day=True)
     return div(
-        "wl-answer", tag("p", bold(f"{one.number}. {one.prediction['change']}"), f" · {one.hypothesis} · {where} · {when} UTC")
+        "wl-answer",
+        tag(
+            "p",
+            bold(f"{one.number}. {one.prediction['change'].replace('->', '→')}"),
+            f" · {one.hypothesis} · {where} · {when} UTC",
+        ),
     )
 
 

@@ -66,10 +66,15 @@ def head(case: Case, found: Sequence[Hypothesis], objective: str) -> Html:
     text = f"Limiting: {limits}. Predictions are made from this window alone; each change is tested by itself.{others}"
     return div(
         "wl-answer",
-        tag("h1", f"For {name}, first try: {first.change}{gain}."),
+        tag("h1", f"For {name}, first try: {arrow(first.change)}{gain}."),
         tag("p", titled(text)),
         data_hypotheses=str(len(found)),
     )
+
+
+def arrow(change: str) -> str:
+    """A change as a page writes it."""
+    return change.replace("->", "→")
 
 
 def _gain(case: Case, found: Hypothesis, objective: str) -> str:
@@ -89,7 +94,7 @@ def card(case: Case, found: Hypothesis, at: int, objective: str) -> Html:
     effort = EFFORT[module_of(found.name).EFFORT]
     left = div(
         "wl-hypothesis-what",
-        tag("h3", tag("span", f"{at}", look="wl-rank"), found.change),
+        tag("h3", tag("span", f"{at}", look="wl-rank"), arrow(found.change)),
         tag("p", *([join(flags, " ")] if flags else ["not a flag of the server"]), tag("span", f" · {effort}", look="wl-soft")),
         tag("p", flagged(titled(found.claim))),
     )

@@ -10,11 +10,10 @@ from analyzers.capacity import Sheet, sheet
 from analyzers.case import Case
 from analyzers.hypotheses.objectives import Objective, conflicts, objectives
 from analyzers.workload import Lengths, Workload
-from app.experiments.cases import drift_of
 from app.ui import decisions, draw
 from app.ui.markup import Html, bold, div, join, row, table, tag
 from app.ui.session import View
-from app.ui.words import DASH, TITLES, count, number, percent, titled
+from app.ui.words import DASH, THIN, TITLES, count, number, percent, titled
 
 TITLE: Final = "Workload"
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "throughput": "Throughput", "capacity": "Capacity", "isolation": "Isolation"}
@@ -43,7 +42,7 @@ def page(view: View) -> None:
         with st.container(key="card-conflicts"):
             draw.html(notes("Where objectives conflict for this workload", conflicts(case), "No conflict shows in this window."))
         with st.container(key="card-drift"):
-            said = drift_of(view.store, case.window)
+            said = decisions.drift(view)
             draw.html(
                 notes(
                     "From the first to the second half of the window",
@@ -121,7 +120,10 @@ def wishes(found: Sequence[Objective]) -> Html:
     """What can be wanted, what it is now, what limits it."""
     heads = (("objective", ""), ("now", "num"), ("limited by", ""), ("what it is made of", ""))
     rows = [
-        row((NAMES[o.name], o.now, TITLES.get(o.limited_by or "", o.limited_by or DASH), titled(o.says)), numbers=(1,))
+        row(
+            (NAMES[o.name], o.now, TITLES.get(o.limited_by or "", o.limited_by or DASH).replace(" ", THIN), titled(o.says)),
+            numbers=(1,),
+        )
         for o in found
     ]
     return join([div("wl-title", "Objectives"), table(heads, rows)])
