@@ -153,6 +153,20 @@ def test_blocks_own_the_queue_while_they_are_short():
     assert "no preemptions" in found.evidence
 
 
+def test_blocks_own_waiting_again_and_computing_again_after_preemptions():
+    # 60 preemptions x (600 + 120 / 2) tokens x half: 19,800 x 20 µs and 60 steps of 10 ms; no hits, so nothing was evicted
+    accounts = of(engine_of(swing=0.0, waiting=0.0, columns={"preemptions": 1.0}))
+    recompute = (60 * A + 19_800 * B) / 300
+    assert accounts.decode["recompute"] == pytest.approx(recompute)
+    # and others decoded beside those tokens: their share of all 199,800 computed ones
+    beside = accounts.decode["beside"]
+    assert beside == pytest.approx((beside + accounts.decode["prompts"]) * 19_800 / (180_000 + 19_800))
+    assert kv_eviction.row(accounts).cells[Stage.DECODE] == pytest.approx(recompute + beside)
+    # 1 waiting for 60 s, of whom first waits were none: 0.2 s each
+    again = of(engine_of(swing=0.0, waiting=1.0, columns={"preemptions": 1.0, "queue_s": 0.0}))
+    assert kv_eviction.row(again).cells[Stage.DECODE] == pytest.approx(0.2 + again.decode["recompute"] + again.decode["beside"])
+
+
 def test_evicted_prefixes_own_their_share_of_all_that_prompts_cost():
     # half of what was computed had been computed before: 5625 blocks x 16 = 90,000 of 180,000 tokens
     kv = {

@@ -53,6 +53,11 @@ def test_a_minority_of_lines_at_the_cap_is_not_named():
     assert verdicts(state)["ttft"] == ("undetermined", None)
 
 
+def test_waiting_below_the_cap_is_not_slots():
+    state = engine(running=[255, 254, 255], waiting=[10, 20, 30], kv_usage_ratio=0.4, generation_tokens_per_s=[900, 100, 900])
+    assert verdicts(state)["ttft"] == ("undetermined", None)
+
+
 def test_without_the_cap_slots_cannot_be_named():
     state = engine({"max_num_seqs": None}, running=256, waiting=10, kv_usage_ratio=0.4, generation_tokens_per_s=900.0)
     assert verdicts(state)["ttft"] == ("undetermined", None)
