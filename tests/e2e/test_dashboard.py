@@ -107,9 +107,9 @@ def test_bundles_are_taken_by_post(dashboard: str, archive: Path):
     assert (status, json.loads(said)["files"][0]["name"]) == (200, "cut.zip")
     assert "cut short" in json.loads(said)["files"][0]["message"]
     assert post(url, b"", X_Weaklink="upload")[0] == 400
-    assert post(url, archive.read_bytes())[0] == 403
-    assert post(url, archive.read_bytes(), X_Weaklink="upload", Origin="http://elsewhere.test")[0] == 403
-    assert post(url, archive.read_bytes(), X_Weaklink="upload", Host="rebound.test")[0] == 403
+    assert post(url, b"x")[0] == 403  # a large body would not be read before the refusal
+    assert post(url, b"x", X_Weaklink="upload", Origin="http://elsewhere.test")[0] == 403
+    assert post(url, b"x", X_Weaklink="upload", Host="rebound.test")[0] == 403
     with urllib.request.urlopen(f"{dashboard}/healthz", timeout=10) as answer:
         assert json.load(answer)["status"] == "ok"
 
