@@ -62,8 +62,9 @@ def _column(values: np.ndarray) -> dict[str, Any]:
 
 
 def _exact(values: np.ndarray, digits: int) -> bool:
-    scaled = np.rint(values * 10.0**digits)
-    return bool((np.abs(scaled) < LARGEST).all() and (scaled / 10.0**digits == values).all())
+    if not (np.abs(values) < LARGEST / 10.0**digits).all():
+        return False
+    return bool((np.rint(values * 10.0**digits) / 10.0**digits == values).all())
 
 
 def _values(column: Mapping[str, Any]) -> np.ndarray:

@@ -29,7 +29,7 @@ LOAD: Final = {"prefill_backlog", "decode_batch"}
 TOP: Final = 0.85  # a named link counts as right when it truly holds that much of what the largest does
 LEAST: Final = 0.08  # share of the measured value below which the largest link is not worth naming
 BEST: Final = 0.10  # share that fixing the best fault must save to be asked for
-INACTIVE, ACTIVE = 0.01, 0.05  # shares of the measured value below and above which a link's truth is nothing, or something
+ACTIVE: Final = 0.05  # share of the measured value above which a link is active
 
 
 # -- levels -------------------------------------------------------------------------------------------------------------------
@@ -282,7 +282,13 @@ def lab_row(scenario: lab.Scenario, level: str, *, twin: bool = True) -> LabRow:
             {n: {**measured[n], **found.twin.saves[n]} for n in TARGETS},
             found.twin.holds,
         )
-    mix = replayed if replayed is not None and replayed.holds else said
+    mix = said
+    if replayed is not None:
+        holds = getattr(found.twin, "holds_of", None) or dict.fromkeys(
+            TARGETS, replayed.holds
+        )  # of each target, where it says so
+        chosen = {n: replayed if holds[n] else said for n in TARGETS}
+        mix = Answer({n: a.parts[n] for n, a in chosen.items()}, {n: a.saves[n] for n, a in chosen.items()})
     prototype = scenario.prototype.get(level, {})
     answers: dict[str, Answer | None] = {"books": said, "twin": replayed, "both": mix}
     for which in lab.PROTOTYPES:
@@ -384,9 +390,10 @@ def _lab_cases(row: LabRow, cases: dict[tuple[str, str], tuple[list[float], list
     for target in ("ttft", "e2e"):
         m = row.scenario.measured[target]
         for link, true in row.scenario.parts[target].items():
-            both = cases.setdefault((row.level, link), ([], []))
-            gap = abs(answer.parts[target].get(link, 0.0) - true)
-            if abs(true) < INACTIVE * m:
+            part = answer.parts[target].get(link, 0.0)
+            gap, both = abs(part - true), cases.setdefault((row.level, link), ([], []))
+            # by the part, not by the truth: it decides which of the two a range takes
+            if part <= ACTIVE * m:
                 both[0].append(gap / m)
-            elif true > ACTIVE * m:
-                both[1].append(gap / true)
+            else:
+                both[1].append(gap / part)
