@@ -26,10 +26,9 @@ def verbs() -> list[tuple[str, str]]:
         return []
     typer = importlib.import_module("typer")
     cli = importlib.import_module("app.cli")
-    apps = [value for value in vars(cli).values() if isinstance(value, typer.Typer)]
-    if not apps:
+    if not isinstance(getattr(cli, "app", None), typer.Typer):
         return []
-    command = typer.main.get_command(apps[0])
+    command = typer.main.get_command(cli.app)  # not of the apps that it takes in: those are verbs of it
     commands = getattr(command, "commands", {command.name or "weaklink": command})
     return [(f"weaklink {name}", first_line(verb.help)) for name, verb in commands.items() if not verb.hidden]
 
