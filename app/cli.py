@@ -78,8 +78,6 @@ def default_store() -> Path:
 
 app.add_typer(alerts, name="alerts", context_settings={"obj": default_store})
 app.add_typer(experiments.experiment, name="experiment", context_settings={"obj": default_store})
-for verb in experiments.VERBS:
-    app.command()(verb)
 
 
 def _fail(message: str, status: int = NOTHING_USABLE) -> NoReturn:
@@ -331,6 +329,10 @@ def compare(
     _clear_progress()
     found = compared(*windows)
     typer.echo(json.dumps(report.document(found), indent=1) if output is Format.JSON else report.render(found))
+
+
+for verb in experiments.VERBS:
+    app.command()(verb)
 
 
 @app.command()
