@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from analyzers.model import Batch
+from app.align import align
 from app.collectors.formats import FORMATS
 from app.collectors.sources.bundle import BundleError, Member, holds_files, is_archive, members
 from app.store import Store, concat
@@ -151,6 +152,7 @@ class _Bundle:
             if rank == 0:
                 self._settle_reference()
         self._settle_instances()
+        self._align()
         questions = self._questions()
         order = {member.name: position for position, member in enumerate(self.found)}
         results = [replace(r, message="; ".join(filter(None, (r.message, questions.get(r.name))))) for r in results]
@@ -352,6 +354,12 @@ class _Bundle:
                         "UPDATE request SET instance = ? WHERE file_id = ? AND instance IS NOT DISTINCT FROM ?",
                         [chosen, file_id, own],
                     )
+
+    def _align(self) -> None:
+        """Put logs that have just been read on the clock of the metrics of their server."""
+        for file_id, _, name in self.files:
+            if name == "vllm_log" and file_id not in self.old:
+                align(self.store, file_id)
 
     def _questions(self) -> dict[str, str]:
         """What could not be joined is asked, not guessed."""

@@ -119,6 +119,8 @@ CREATE TABLE step (
 --   aborted {count}   access {method, path, status, count}   preempted_v0 {count, mode}   failed {text}   death {text}
 --   kv_transfer {name: value}   aggregate {engines, columns of stat}   requests_logged {received, added}   prefix_reset {}
 --   memory {kv_gib | model_gib}   device {name}
+--   bench {as in vLLM's result: completed, duration, request_rate, ...}   client {concurrency}
+--   aligned {offset_s, error_s, lines, applied}: not in the file, but found when it was loaded
 --   async_scheduling {}   sync_scheduling {}   api_servers {count}   log_skipped {stats: why}
 CREATE TABLE event (
   file_id BIGINT NOT NULL,

@@ -35,7 +35,9 @@ MAY_IMPORT: Final = {
     ),
     "app.store": ("queries", "analyzers.model", "duckdb", "numpy", "pyarrow"),
     "app.live": ("analyzers.model", "app.collectors", "app.config", "app.ingest", "app.live", "app.store", "numpy"),
-    "app.pipeline": ("analyzers", "app.store", "numpy"),
+    "app.pipeline": ("analyzers", "app.align", "app.store", "numpy"),
+    "app.align": ("analyzers.model", "app.store", "numpy"),  # a log's clock against the counters of its server
+    "app.doctor": ("analyzers.model", "app.pipeline", "app.store", "httpx"),  # what a server says, and what it could say
     "app.incident": ("analyzers", "app.pipeline", "app.store"),  # a window gathered for a report
     "app.redact": (),
     "app.reporting": ("app.reports",),  # writes a document in any format

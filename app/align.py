@@ -1,0 +1,136 @@
+"""The clock of a log against that of the metrics of the same server, by content.
+
+Text logs have no year and no zone, and machines disagree. The rate of generated tokens in the stats lines is compared to the
+counters' own rate at every shift; where one shift fits far better than all others, it is the offset. What is not clear is left.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from analyzers.model import Array
+from app.store import Store
+
+ZONES_S: Final = 15 * 3600.0  # no two zones are further apart from UTC
+LEAST: Final = 5  # lines that must lie inside of the metrics
+MOST: Final = 300  # lines that are compared
+SHIFTS: Final = 30_000
+CLEAR: Final = 0.12  # mean difference (of logarithms) up to which a shift fits; 0.004 to 0.09 in recordings of one clock
+BETTER: Final = (2.5, 0.03)  # times, and by how much, every other shift must fit worse
+APPLIES_S: Final = 5.0  # offsets below are of the resolution of the stamps
+STEP_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Seconds to add to the log's stamps, how far that may be wrong, and the lines that it rests on."""
+
+    offset_s: float
+    error_s: float
+    lines: int
+
+
+def align(store: Store, file_id: int) -> Offset | None:
+    """Find a log's offset, shift its rows where it is more than a few seconds, and note it as an event `aligned`."""
+    found = _of_file(store, file_id)
+    if found is None:
+        return None
+    applied = abs(found.offset_s) > max(APPLIES_S, 2 * found.error_s)
+    if applied:
+        for table in ("stat", "step", "event"):
+            store.execute(f"UPDATE {table} SET ts = ts + ? WHERE file_id = ?", [found.offset_s, file_id])
+    fields = {"offset_s": found.offset_s, "error_s": found.error_s, "lines": found.lines, "applied": applied}
+    store.execute(
+        "INSERT INTO event (file_id, line, ts, engine, kind, fields) VALUES (?, 1, NULL, NULL, 'aligned', ?)",
+        [file_id, json.dumps(fields, sort_keys=True)],
+    )
+    return found
+
+
+def notes(store: Store) -> list[str]:
+    """What was shifted, in words."""
+    said = []
+    for file, raw in store.rows("SELECT DISTINCT file, fields FROM event_row WHERE kind = 'aligned' ORDER BY file, fields"):
+        fields: dict[str, Any] = json.loads(raw)
+        if fields["applied"]:
+            said.append(
+                f"{file}: its stamps (no zone) were moved by {_span(fields['offset_s'])} (+- {fields['error_s']:.0f} s), "
+                f"where {fields['lines']} stats lines match the server's counters"
+            )
+    return said
+
+
+def _span(seconds: float) -> str:
+    sign, rest = ("-" if seconds < 0 else "+"), abs(round(seconds))
+    return f"{sign}{rest // 3600}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+
+
+def _of_file(store: Store, file_id: int) -> Offset | None:
+    ((instance,),) = store.rows("SELECT instance FROM source_file WHERE file_id = ?", [file_id])
+    lines = store.rows(
+        "SELECT ts, sum(generation_tokens_per_s) FROM stat WHERE file_id = ? AND ts IS NOT NULL GROUP BY ts ORDER BY ts",
+        [file_id],
+    )
+    if instance is None or len(lines) < LEAST:
+        return None
+    rows = store.rows(
+        "SELECT ts, sum(generation_tokens), max(dt_s) FROM interval_row WHERE instance = ? AND timed GROUP BY ts ORDER BY ts",
+        [instance],
+    )
+    if len(rows) < LEAST:
+        return None
+    line, rate = (np.array(column, dtype=float) for column in zip(*lines, strict=True))
+    ts, tokens, spans = (
+        np.array([math.nan if v is None else v for v in column], dtype=float) for column in zip(*rows, strict=True)
+    )
+    start = np.concatenate([[ts[0] - np.nan_to_num(spans[0])], ts])
+    return offset_of(line, rate, start, np.concatenate([[0.0], np.cumsum(np.nan_to_num(tokens))]))
+
+
+def offset_of(line: Array, rate: Array, ts: Array, count: Array) -> Offset | None:
+    """The shift of `line` (stamps of rates over the stats interval) that fits a counter; None where none is clear.
+
+    `count` at `ts` grows; both in seconds. The stats interval is the usual distance of the lines.
+    """
+    every = float(np.median(np.diff(line)))
+    if not every > 0 or not float(rate.std()) > 0.1 * float(rate.mean()):
+        return None  # a rate that never changes fits everywhere
+    if len(line) > MOST:
+        keep = np.linspace(0, len(line) - 1, MOST).astype(int)
+        line, rate = line[keep], rate[keep]
+    low, high = max(-ZONES_S, ts[0] - line[-1]), min(ZONES_S, ts[-1] - line[0])
+    if high <= low:
+        return None
+    step = max(STEP_S, (high - low) / SHIFTS)
+    shifts = np.arange(math.ceil(low / step) * step, high + step, step)
+    cost = np.array([_cost(line + shift, rate, ts, count, every) for shift in shifts])
+    if not np.isfinite(cost).any():
+        return None
+    best = int(np.nanargmin(cost))
+    far = np.abs(shifts - shifts[best]) > max(1.5 * every, 2 * step)
+    other = float(np.nanmin(cost[far])) if np.isfinite(cost[far]).any() else math.inf
+    if cost[best] > CLEAR or other < max(BETTER[0] * cost[best], cost[best] + BETTER[1]):
+        return None
+    near = shifts[(np.nan_to_num(cost, nan=math.inf) <= max(1.5 * cost[best], cost[best] + BETTER[1])) & ~far]
+    error = max(STEP_S, float(np.max(np.abs(near - shifts[best]))))
+    inside = int(_inside(line + shifts[best], ts, every).sum())
+    return Offset(float(shifts[best]), error, inside)
+
+
+def _inside(at: Array, ts: Array, every: float) -> Array:
+    inside: Array = (at - every >= ts[0]) & (at <= ts[-1])
+    return inside
+
+
+def _cost(at: Array, rate: Array, ts: Array, count: Array, every: float) -> float:
+    """Mean difference of the logarithms of both rates over the lines inside of the metrics; NaN where those are too few."""
+    inside = _inside(at, ts, every)
+    if inside.sum() < max(LEAST, 0.3 * min(len(at), (ts[-1] - ts[0]) / every)):
+        return math.nan
+    grown = (np.interp(at[inside], ts, count) - np.interp(at[inside] - every, ts, count)) / every
+    if not grown.any():
+        return math.nan
+    return float(np.minimum(np.abs(np.log1p(grown) - np.log1p(rate[inside])), 2.0).mean())
