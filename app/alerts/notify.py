@@ -19,6 +19,7 @@ import httpx
 from app.alerts import history, message, outbox
 from app.alerts.definitions import Definitions, Notifier
 from app.alerts.explain import stamp
+from app.alerts.export import ALERT
 from app.alerts.outbox import Letter
 from app.alerts.table import DefinitionError
 from app.store import Store
@@ -113,12 +114,10 @@ def _alertmanager(client: httpx.Client, notifier: Notifier, body: dict[str, Any]
     alert, found, shown = body["alert"], body["diagnosis"], body["fields"]
     title, text = message.rendered(notifier, shown)
     ends = alert["resolved_ts"] if alert["resolved_ts"] is not None else now + HOLD_S
+    # the same until it resolves; those of the exported rules, but for the source
+    labels = {"alertname": ALERT, "slo": alert["slo"], "severity": alert["severity"], "source": "weaklink"}
     one = {
-        "labels": {
-            "alertname": "WeaklinkSloBurn",
-            "slo": alert["slo"],
-            "severity": alert["severity"],
-        },  # the same until it resolves
+        "labels": labels,
         "annotations": {
             "summary": title,
             "description": text,
