@@ -580,6 +580,38 @@ def collect(
 
 
 @app.command()
+def ingest(
+    log: Annotated[str, typer.Argument(help="A vLLM log to follow, also through rotation; - for standard input.")],
+    server: Annotated[
+        str | None, typer.Option("--server", help="host:port of the server that writes it, to join it to its metrics.", show_default=False)
+    ] = None,
+    seconds: Seconds = None,
+    store: StorePath = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Store a vLLM log as it grows: a file, or standard input (kubectl logs -f POD | weaklink ingest -).
+
+    Ends with the pipe, at Ctrl-C or --for. A file goes on where it ended the last time.
+    Exit status: 0 something was stored, 2 nothing was, 1 wrong arguments.
+    """
+    from functools import partial
+
+    from app.live import run as until
+    from app.live.followed import following
+
+    path = None if log == "-" else Path(log)
+    if path is not None and not path.is_file():
+        _fail(f"{log}: no such log file", 1)
+    counts: dict[str, int] = {}
+    with _open(store or default_store()) as opened:
+        until([partial(following(path, server, counts), opened)], seconds, _shown(lambda: str(counts)) if sys.stderr.isatty() else lambda _: None)
+    _clear_progress()
+    _say(dict(counts), output)
+    if not {"stat", "step", "event"} & counts.keys():
+        _fail(f"nothing of a vLLM log in {log}")
+
+
+@app.command()
 def record(
     out: Annotated[Path, typer.Option(help="The bundle to write: a .zip that does not exist yet.")],
     target: Targets = None,

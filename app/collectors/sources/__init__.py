@@ -4,7 +4,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
 
-NAMES: Final = ("bundle", "scrape", "prometheus", "otlp", "kv_events")
+NAMES: Final = ("bundle", "scrape", "prometheus", "otlp", "kv_events", "tail")
 
 SOURCES: tuple[ModuleType, ...]
 

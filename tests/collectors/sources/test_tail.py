@@ -1,0 +1,117 @@
+"""Logs as they grow: pipes, files, rotation, restarts; nothing is lost and nothing stored twice."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.collectors.sources import tail
+from app.live.followed import following
+from app.store import Store
+
+STAT = (
+    "(APIServer pid=1) INFO 11-29 12:00:{:02d} [loggers.py:1] Engine 000: Avg prompt throughput: 1.0 tokens/s, "
+    "Avg generation throughput: {}.0 tokens/s, Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 1.0%, Prefix cache hit rate: 0.0%\n"
+)
+
+
+def line(at: int) -> str:
+    return STAT.format(at, at)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def followed(path: Path, steps: list[Callable[[], None]], start: int = 0) -> bytes:
+    """Return what is handed over of a file while the steps change it; after each, something new has to come."""
+    got: list[bytes] = []
+    stop = threading.Event()
+    thread = threading.Thread(target=tail.follow, args=(path, lambda text, _: got.append(text), stop, start))
+    thread.start()
+    try:
+        until(lambda: bool(got) or not path.stat().st_size)
+        for step in steps:
+            before = len(got)
+            step()
+            until(lambda before=before: len(got) > before)
+    finally:
+        stop.set()
+        thread.join()
+    return b"".join(got)
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_a_file_that_grows(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_text("one\ntw")
+    assert followed(path, [lambda: append(path, "o\nthree\nfo")]) == b"one\ntwo\nthree\n"  # "fo" may go on
+
+
+def test_a_file_that_is_rotated_and_one_that_is_cut(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_text("one\n")
+
+    def rotate() -> None:
+        append(path, "two\n")
+        path.rename(tmp_path / "a.log.1")
+        path.write_text("three\n")
+
+    def cut() -> None:
+        os.truncate(path, 0)
+        time.sleep(2 * tail.POLL_S)
+        append(path, "4\n")
+
+    text = followed(path, [rotate, lambda: append(path, "more\n"), cut])
+    assert text.split() == [b"one", b"two", b"three", b"more", b"4"]
+
+
+def test_a_pipe_ends_with_what_has_no_line_end():
+    read, write = os.pipe()
+    os.write(write, b"one\ntw")
+    os.close(write)
+    got: list[bytes] = []
+    with os.fdopen(read, "rb") as source:
+        tail.stream(source, lambda text, _: got.append(text), threading.Event())
+    assert b"".join(got) == b"one\ntw"
+
+
+def stored(store: Store) -> list[float]:
+    return [row[0] for row in store.rows("SELECT generation_tokens_per_s FROM stat ORDER BY line")]
+
+
+def test_a_file_goes_on_after_a_restart(tmp_path):
+    path, store = tmp_path / "a.log", Store()
+    path.write_text(line(1) + line(2))
+    for _ in range(2):
+        stop = threading.Event()
+        stop.set()
+        following(path, "h:8000", {})(store, stop)
+        assert stored(store) == [1, 2]
+    append(path, line(3))
+    following(path, "h:8000", {})(store, stop)
+    assert stored(store) == [1, 2, 3]
+    assert store.rows("SELECT lines, rejected, instance FROM source_file") == [(3, 0, "h:8000")]
+    assert [row[0] for row in store.rows("SELECT line FROM stat ORDER BY line")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("text", "status"), [(line(1) + line(2), 0), ("hello\n", 2)])
+def test_standard_input(tmp_path, text, status):
+    path = tmp_path / "weaklink.duckdb"
+    command = [sys.executable, "-m", "app", "ingest", "-", "--store", str(path)]
+    done = subprocess.run(command, input=text.encode(), capture_output=True, timeout=120, check=False)
+    assert done.returncode == status, done.stderr
+    with Store(path) as store:
+        assert stored(store) == ([1, 2] if status == 0 else [])
