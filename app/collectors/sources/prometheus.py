@@ -9,6 +9,7 @@ Traps
       taken off, so that the series are the same as from a scrape. Two jobs, or two replicas of a Prometheus, that scrape one
       server are told apart by them; the store takes the second one's scrapes only where the first has none.
     - Ray Serve exposes several servers at one address: there what differs in these labels becomes part of the server's name.
+    - VictoriaMetrics drops what has more than 30 labels, as vllm:cache_config_info has: the size of the KV cache is then unknown.
     - A missing sample is a gap, never zero; a scrape that failed (up 0), or a step without any sample, is one.
 """
 
@@ -34,6 +35,7 @@ GAUGES: Final = (
 )
 PIECE: Final = 200_000  # samples asked for at once
 MARKED: Final = 100  # missing steps that are marked, a gap
+NO_CONFIG: Final = "no vllm:cache_config_info. VictoriaMetrics drops it unless it runs with -maxLabelsPerTimeseries=100"
 
 __all__ = ["Found", "Piece", "PrometheusError", "Server", "base_url", "find", "matcher", "pull"]
 
@@ -135,6 +137,8 @@ def pull(
         low = max(start, since(one) or -math.inf)
         if low < end:
             yield from _pull_one(made, server, one, low, end, step)
+        if one.numbers and not any(str(key[1]).endswith("cache_config_info") for key in one.numbers):
+            note(f"{one.instance}: {NO_CONFIG}")
     for warning in made.warnings:
         note(f"{server.url} says: {warning}")
 

@@ -12,7 +12,7 @@ from collectors.sources.serving import INCIDENTS, lines_of, only_metrics, open_m
 
 from app.collectors.promql import PrometheusError
 from app.collectors.sources import prometheus as source
-from app.collectors.sources.prometheus import Found, Server, _scrapes, find
+from app.collectors.sources.prometheus import NO_CONFIG, Found, Server, _scrapes, find
 from app.collectors.sources.prometheus import pull as pieces
 from app.ingest import load
 from app.live.pulled import Pulled, pull
@@ -160,6 +160,7 @@ def test_other_names_two_jobs_odd_labels_and_gaps(tmp_path: Path):
         {**line, "url": line["url"].replace(":38669", ":1"), "text": line["text"].replace("vllm:", "ray_vllm_")} for line in lines
     ]
     away = [{**line, "url": line["url"].replace(":38669", ":2")} for at, line in enumerate(lines) if not 20 <= at < 32]
+    away = [{**line, "text": line["text"].replace("vllm:cache_config_info", "vllm:other_info")} for line in away]
     late = [{**line, "t": line["t"] + 0.4} for line in lines]
     texts = [
         open_metrics(ray, "ray", WorkerId="w-1"),
@@ -183,6 +184,7 @@ def test_other_names_two_jobs_odd_labels_and_gaps(tmp_path: Path):
     }  # fmt: skip
     assert said.scrapes["127.0.0.1:2"] == len(away)
     assert gaps == 12
+    assert [note for note in said.notes if "cache_config_info" in note] == [f"127.0.0.1:2: {NO_CONFIG}"]
     assert odd_labels == 0
     assert doubled == 0
     assert said.scrapes["127.0.0.1:38669"] == len(lines)  # of one job only

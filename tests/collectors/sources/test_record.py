@@ -163,7 +163,7 @@ def test_what_is_killed_leaves_a_folder_that_can_be_read(tmp_path: Path):
 
 def test_a_recording_without_a_scrape_is_said_so(tmp_path: Path):
     out, url = tmp_path / "a.zip", f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "app", "record", "--target", url, "--for", "0.5", "--out", str(out), "--format", "json"]
+    command = [sys.executable, "-m", "app", "record", "--target", url, "--for", "5", "--out", str(out), "--format", "json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert json.loads(done.stdout)["errors"] == [f"http://{url}/metrics: cannot connect: Connection refused"]
