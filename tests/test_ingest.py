@@ -608,7 +608,7 @@ def test_nobodys_words_are_stored(store: Store, tmp_path: Path):
 def found(store: Store, word: str) -> list[str]:
     """Return every table and column in which a word (or a number) stands."""
     seen = []
-    for table in TABLES:
+    for (table,) in store.rows("SELECT table_name FROM duckdb_tables() ORDER BY table_name"):
         columns = [row[0] for row in store.rows(f"SELECT column_name FROM (DESCRIBE {table})")]
         holds = ", ".join(f'coalesce(bool_or(contains(lower("{column}"::VARCHAR), $word)), false)' for column in columns)
         hits = store.rows(f"SELECT {holds} FROM {table}", {"word": word.lower()})[0]
@@ -617,7 +617,7 @@ def found(store: Store, word: str) -> list[str]:
 
 
 def test_the_search_for_words_finds_them(store: Store):
-    assert {name for (name,) in store.rows("SELECT table_name FROM duckdb_tables()")} == {*TABLES, "migration"}
+    assert {name for (name,) in store.rows("SELECT table_name FROM duckdb_tables()")} > set(TABLES)
     store.add(
         Batch(
             "kv_event", {"line": [1], "ts": [0.0], "engine": ["0"], "source": ["s"], "kind": ["k"], "block_hashes": [["a", MARK]]}

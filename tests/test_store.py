@@ -19,7 +19,7 @@ from analyzers.model import Batch
 from app import store as module
 from app.store import Store, StoreError, sql, sql_names
 
-SCHEMA: Final = sql("schema", sql_names("schema")[0])
+SCHEMA: Final = "".join(sql("schema", name) for name in sql_names("schema"))
 
 
 def tables() -> dict[str, dict[str, str]]:
