@@ -1,5 +1,6 @@
 """The words of a notification: fields, and templates over them that an operator may replace ([[notify]] title and text)."""
 
+import re
 from string import Template
 from typing import Any, Final
 
@@ -21,13 +22,18 @@ LABELS: Final = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "E2E", "qu
 STATES: Final = {"firing": "FIRING", "resolved": "RESOLVED", "diagnosed": "DIAGNOSED"}
 
 
+def words(seconds: float) -> str:
+    """A length for people: "1 s", "30 d"."""
+    return re.sub(r"(?<=\d)(?=[a-z])", " ", span_text(seconds))
+
+
 def objective(slo: Slo) -> str:
-    """An objective in words: "99 % of TTFT at most 1s over 30d"."""
+    """An objective in words: "99 % of TTFT at most 1 s over 30 d"."""
     share = f"{100 * slo.objective:.6g} %"
-    over = f" over {span_text(slo.period_s)}"
-    limit = span_text(slo.threshold_s) if slo.threshold_s is not None else ""
+    over = f" over {words(slo.period_s)}"
+    limit = words(slo.threshold_s) if slo.threshold_s is not None else ""
     if slo.kind == "goodput":
-        return f"{share} of requests with TTFT at most {limit} and TPOT at most {span_text(slo.tpot_s or 0.0)}{over}"
+        return f"{share} of requests with TTFT at most {limit} and TPOT at most {words(slo.tpot_s or 0.0)}{over}"
     if slo.kind == "errors":
         return f"{share} of requests neither failed nor aborted{over}"
     if slo.kind == "availability":
@@ -41,7 +47,7 @@ def headline(slo: Slo | None, alert: Alert) -> str:
         return "the error budget burns too fast"
     burn = f"burns its error budget {alert.burn:.1f} times too fast"
     window = alert.diagnosis.get("long_s")
-    return f"{objective(slo) if slo else alert.slo}: {burn}" + (f" (over {span_text(float(window))})" if window else "")
+    return f"{objective(slo) if slo else alert.slo}: {burn}" + (f" (over {words(float(window))})" if window else "")
 
 
 def fields(slo: Slo | None, alert: Alert, kind: str, budget_left: float | None) -> dict[str, str]:
