@@ -11,12 +11,14 @@ from analyzers.attribute import adjust
 from analyzers.books import Books, books
 from analyzers.combine import roles
 from analyzers.model import TARGETS, Attribution, Effect, Engine, Part, Stage, Window
-from analyzers.twin import Load, Result, Setup, Twin, simulate, twin_of
+from analyzers.twin import GATE, Load, Result, Setup, Twin, simulate, twin_of
 from analyzers.workload import Workload, workload
 
 SURE: Final = 0.2  # share of a predicted effect that its range leaves on both sides (measured errors: tests/accuracy)
+SHORT: Final = 0.1  # share of the engine's seconds below which a wait that the twin misses does not spoil the rest
 SMALL: Final = 0.02  # share of a target below which a predicted effect is called none
 CONTRIBUTES: Final = 0.05  # share of a target from which a link is worth naming
+FLOOR: Final = "floor"  # what limits an objective that is missed without a fault or much load: the work itself
 UNPREDICTED: Final[Mapping[str, Effect]] = {name: Effect(None) for name in TARGETS}
 
 
@@ -32,7 +34,8 @@ class Change:
 class Case:
     """What hypotheses judge: the window, its attribution, workload, and per engine the books and the twin (None: none that holds).
 
-    `given` holds what no recording can say and the user does (accepted_length, offload_bytes_per_s). `done` keeps replays.
+    `given` holds what no recording can say and the user does (accepted_length, offload_bytes_per_s), `missed` the targets whose
+    objective is missed. `done` keeps replays.
     """
 
     window: Window
@@ -41,6 +44,7 @@ class Case:
     accounts: tuple[Books, ...]
     twins: tuple[Twin | None, ...]
     given: Mapping[str, float] = field(default_factory=dict)
+    missed: frozenset[str] = frozenset()
     done: dict[tuple[int, Setup, int], Result] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -59,9 +63,9 @@ class Case:
         return self.engine.facts.get(name)
 
     def part(self, link: str, target: str) -> Part | None:
-        """A link's part of a target of the fleet; None where the target is unknown."""
+        """A link's part of a target of the fleet; None where the target is unknown, and of the floor."""
         found = self.attribution.targets.get(target)
-        return found.part(link) if found is not None and found.parts else None
+        return found.part(link) if found is not None and found.parts and link != FLOOR else None
 
     def fault(self, link: str, target: str = "e2e") -> float:
         """Fault seconds of a link in a target of the fleet; 0 where there are none or they are unknown."""
@@ -84,16 +88,17 @@ class Case:
         return found.measured_s if found else None
 
     def limited(self, target: str) -> bool:
-        """True where the fleet's target is limited."""
+        """True where the fleet's target is limited, or its objective is missed."""
         found = self.attribution.targets.get(target)
-        return found is not None and found.verdict == "limited"
+        return target in self.missed or (found is not None and found.verdict == "limited")
 
     def limiting(self) -> set[str]:
-        """Links that limit any target of the fleet or of an engine."""
+        """Links that limit any target of the fleet or of an engine; FLOOR where an objective is missed that none of them limits."""
         every = [t for t in self.attribution.targets.values() if t] + [
             t for e in self.attribution.engines for t in e.targets.values()
         ]
-        return {t.limiting for t in every if t.limiting}
+        floor = {FLOOR for name in self.missed if (t := self.attribution.targets.get(name)) and t.verdict == "healthy"}
+        return {t.limiting for t in every if t.limiting} | floor
 
     def mean(self, take: Callable[[Books], float]) -> float:
         """A number of the books, averaged over engines by requests; NaN where an engine does not say it."""
@@ -105,28 +110,52 @@ class Case:
         return "decode" in roles(self.window.engines)
 
 
-def case_of(window: Window, attribution: Attribution, given: Mapping[str, float] | None = None) -> Case:
-    """Prepare a window for hypotheses: replays each engine once to calibrate its twin."""
+def case_of(
+    window: Window,
+    attribution: Attribution,
+    given: Mapping[str, float] | None = None,
+    slo: Mapping[str, float] | None = None,
+) -> Case:
+    """Prepare a window for hypotheses: replays each engine once to calibrate its twin. `slo` holds limits in seconds by target."""
     found = [b for b in (books(e) for e in window.engines) if b is not None]
     accounts = tuple(adjust(b) for b in found)
-    twins = tuple(t if t is not None and t.holds else None for t in (twin_of(b) for b in accounts))
-    return Case(window, attribution, workload(window), accounts, twins, dict(given or {}))
+    twins = tuple(t if t is not None and usable(t) else None for t in (twin_of(b) for b in accounts))
+    measured = {name: t.measured_s for name, t in attribution.targets.items() if t is not None and t.measured_s is not None}
+    missed = frozenset(name for name, limit in (slo or {}).items() if measured.get(name, 0.0) > limit)
+    return Case(window, attribution, workload(window), accounts, twins, dict(given or {}), missed)
+
+
+def holds(twin: Twin, part: str) -> bool:
+    """True where a twin meets what was measured of a part, "ttft" or "decode"; also where there was nothing of it."""
+    value = twin.gate[part]
+    return not math.isfinite(value) or GATE[0] <= value <= GATE[1]
+
+
+def usable(twin: Twin) -> bool:
+    """True where decode meets what was measured, and the wait does or hardly matters: of a short one the twin only knows the steps."""
+    wait = twin.measured["queue"] + twin.measured["prefill"]
+    return holds(twin, "decode") and (holds(twin, "ttft") or wait < SHORT * (wait + twin.measured["decode"]))
 
 
 # -- effects ----------------------------------------------------------------------------------------------------------------
 def by_twin(case: Case, change: Change | Callable[[Setup, Books], Setup]) -> dict[str, Effect] | None:
-    """Effect of a changed engine on each target, averaged over engines by requests; None where an engine has no twin that holds."""
+    """Effect of a changed engine on each target, averaged over engines by requests; None where an engine has no twin that holds.
+
+    Where a twin misses a wait that is short beside decode, nothing is said of TTFT, and E2E is what decode saves.
+    """
     if not case.twins or any(t is None for t in case.twins):
         return None
     changed = change if isinstance(change, Change) else Change(change)
     weights = [b.requests for b in case.accounts]
     totals = dict.fromkeys(TARGETS, 0.0)
+    waits = all(t is not None and holds(t, "ttft") for t in case.twins)
     for at, (twin, accounts, weight) in enumerate(zip(case.twins, case.accounts, weights, strict=True)):
         assert twin is not None
         other = replayed(case, at, changed.setup(twin.setup, accounts), changed.engines)
         for name in TARGETS:
-            totals[name] += twin.difference(other, name) * weight
-    return {name: effect(total / sum(weights), case.measured(name)) for name, total in totals.items()}
+            totals[name] += twin.difference(other, name if waits or name != "e2e" else "decode") * weight
+    found = {name: effect(total / sum(weights), case.measured(name)) for name, total in totals.items()}
+    return found if waits else {**found, "ttft": Effect(None)}
 
 
 def replayed(case: Case, at: int, setup: Setup, engines: int = 1) -> Result:

@@ -3,7 +3,7 @@
 A module has a docstring (first line: the change) and
     NAME      its name, that of the file
     SINCE     the first vLLM version of its flags (versions.FLAGS), None: all that can be read
-    RELIEVES  links that it acts on            TAKES    links that it takes from: never proposed where one of them limits
+    RELIEVES  links that it acts on ("floor": the work itself)      TAKES    links that it takes from: never proposed where one of them limits
     EFFORT    0 a setting, 1 answers, chunks or isolation change, 2 more GPUs or servers
     TOUCHES   arguments that differ once it is done, so that an experiment can tell what else was changed
     propose(case)  a Hypothesis where it applies to configuration and observation, else None
@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Final
 
-from analyzers.case import Case, case_of
+from analyzers.case import FLOOR, Case, case_of
 from analyzers.hypotheses import (
     api_servers,
     block_size,
@@ -115,7 +115,7 @@ def ranked(
 
 def recommended(case: Case, objective: str = "e2e") -> list[Hypothesis]:
     """As `ranked`, of a case that is there already."""
-    if not case.window.engines or not _anything(case.attribution):
+    if not case.window.engines or not (case.missed or _anything(case.attribution)):
         return []
     found = []
     for module in HYPOTHESES:
@@ -177,7 +177,7 @@ def harms(case: Case, hypothesis: Hypothesis) -> bool:
 
 
 def net(case: Case, hypothesis: Hypothesis, objective: str) -> float | None:
-    """Gain on the objective as a share of it, less what the other targets lose; None: cannot be predicted.
+    """Gain on the objective as a share of it, less the share that the target next door loses; None: cannot be predicted.
 
     An objective that is met (not limited) only counts where the hypothesis undoes a link that limits another target, or a
     fault that is a tenth of it.
@@ -193,10 +193,11 @@ def net(case: Case, hypothesis: Hypothesis, objective: str) -> float | None:
     link = hypothesis.undoes
     if not case.limited(objective) and not (link in case.limiting() or (link and _contributes(case, link, objective, FAULT))):
         return 0.0
-    tokens = max(case.mean(lambda b: b.output_tokens) - 1, 1.0)
-    lost = {name: min(0.0, hypothesis.effect[name].saves_s or 0.0) for name in TARGETS}
-    next_door = {"ttft": lost["tpot"] * tokens, "tpot": lost["ttft"] / tokens, "e2e": 0.0}[objective]
-    return (saved + next_door) / measured
+    if objective == "e2e":  # what TTFT or TPOT lose is in it
+        return saved / measured
+    other = "tpot" if objective == "ttft" else "ttft"
+    next_door = min(0.0, (hypothesis.effect[other].saves_s or 0.0) / (case.measured(other) or math.inf))
+    return saved / measured + next_door
 
 
 def unpredicted_helps(case: Case, module: ModuleType, hypothesis: Hypothesis, objective: str) -> bool:
@@ -204,10 +205,10 @@ def unpredicted_helps(case: Case, module: ModuleType, hypothesis: Hypothesis, ob
     if objective not in TARGETS:
         return False
     target = case.attribution.targets.get(objective)
-    if target is not None and target.verdict == "limited":
+    if target is not None and case.limited(objective):
         most = hypothesis.effect[objective].range_s
-        acts = {target.limiting, target.runner_up} & set(module.RELIEVES)
-        return bool(acts) and (most is None or most[1] > WORTH * (case.measured(objective) or math.inf))
+        links = {target.limiting, target.runner_up} if target.limiting else {FLOOR, target.load}
+        return bool(links & set(module.RELIEVES)) and (most is None or most[1] > WORTH * (case.measured(objective) or math.inf))
     return target is not None and _unseen(objective, case.attribution)
 
 

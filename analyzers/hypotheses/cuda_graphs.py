@@ -5,13 +5,13 @@ from typing import Final
 
 from analyzers import steps
 from analyzers.capacity import GIB, memory_of
-from analyzers.case import Case, amount, within
+from analyzers.case import FLOOR, Case, amount, within
 from analyzers.hypotheses import trial, versions
 from analyzers.model import Hypothesis
 
 NAME: Final = "cuda_graphs"
 SINCE: Final = None
-RELIEVES: Final = ("decode_batch", "prefill_backlog", "slots")
+RELIEVES: Final = ("decode_batch", "prefill_backlog", "slots", FLOOR)
 TAKES: Final = ("kv_eviction",)
 EFFORT: Final = 0
 TOUCHES: Final = ("enforce_eager", "max_cudagraph_capture_size", "cudagraph_capture_sizes", "graph_sizes")

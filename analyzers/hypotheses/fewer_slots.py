@@ -21,6 +21,7 @@ RELIEVES: Final = ("kv_eviction",)
 TAKES: Final = ("slots",)
 EFFORT: Final = 0
 TOUCHES: Final = ("max_num_seqs", "max_cudagraph_capture_size")
+FEWER: Final = 0.8
 
 
 def fitting(case: Case) -> int | None:
@@ -37,28 +38,41 @@ def fitting(case: Case) -> int | None:
     return max(1, int(0.9 * least)) if math.isfinite(least) else None
 
 
-def changed(case: Case) -> Change | None:
-    """The engine with as many slots as fit."""
-    fit = fitting(case)
-    if fit is None or fit >= min((t.setup.slots for t in case.twins if t), default=ENDLESS):
-        return None
+def capped(slots: int) -> Change:
+    """The engine with so many slots."""
 
     def setup(now: Setup, _: Books) -> Setup:
-        return replace(now, slots=fit)
+        return replace(now, slots=slots)
 
     return Change(setup)
 
 
+def best(case: Case) -> int | None:
+    """As many slots as fit, or a few less, by E2E; None where there are no more now."""
+    fit = fitting(case)
+    if fit is None or fit >= min((t.setup.slots for t in case.twins if t), default=ENDLESS):
+        return None
+    tried = {fit, max(1, int(FEWER * fit))}
+    gains = {n: found["e2e"].saves_s or 0.0 for n in tried if (found := by_twin(case, capped(n)))}
+    return max(gains, key=lambda n: (gains[n], n)) if gains else None
+
+
+def changed(case: Case) -> Change | None:
+    """The engine with as many slots as is best."""
+    slots = best(case)
+    return capped(slots) if slots else None
+
+
 def propose(case: Case) -> Hypothesis | None:
     """Where running requests were preempted."""
-    fit, change = fitting(case), changed(case)
-    effects = by_twin(case, change) if change else None
+    fit, slots = fitting(case), best(case)
+    effects = by_twin(case, capped(slots)) if slots else None
     if fit is None or effects is None:
         return None
     count = sum(b.engine.total.get("preemptions", 0.0) for b in case.accounts)
     lost = case.mean(lambda b: b.decode["requeue"] + b.decode["recompute"] + b.decode["beside"])
     return Hypothesis(
-        name=NAME, change=f"max_num_seqs {fit}", flags=(f"--max-num-seqs {fit}",),
+        name=NAME, change=f"max_num_seqs {slots}", flags=(f"--max-num-seqs {slots}",),
         claim=f"{count:.0f} preemptions cost {amount(lost)} a request; about {fit} requests of this length fit into the pool together",
         effect=effects, predicted_by="twin",
         costs=("requests wait for a slot instead of blocks: the queue does not become shorter, and longer where requests are short",

@@ -7,7 +7,7 @@ from typing import Final
 from analyzers import steps
 from analyzers.books import Books
 from analyzers.capacity import MOST_SHARE, memory_of, pool_with
-from analyzers.case import Case, Change, amount, by_books, by_twin, within
+from analyzers.case import Case, Change, amount, by_books, by_twin, effect, within
 from analyzers.hypotheses import trial, versions
 from analyzers.hypotheses.pool import resized
 from analyzers.model import TARGETS, Effect, Hypothesis
@@ -73,13 +73,18 @@ def propose(case: Case) -> Hypothesis | None:
 
 
 def _effects(case: Case, change: Change | None) -> tuple[dict[str, Effect], str]:
-    """By the twin; without one the books' saving is that of endless blocks, which only an override taken away may bring."""
+    """By the twin; what it does not say by the books, whose saving is that of endless blocks: an override taken away may bring them."""
     found = by_twin(case, change) if change else None
-    if found:
+    override = memory_of(case.engine).override
+    if found and (found["ttft"].saves_s is not None or not override):
         return found, "twin"
-    if memory_of(case.engine).override:
-        return by_books(case, "kv_eviction"), "books"
-    return within(case, {name: case.seconds("kv_eviction", name) for name in TARGETS if name != "tpot"}), "nothing"
+    if not override:
+        return within(case, {name: case.seconds("kv_eviction", name) for name in TARGETS if name != "tpot"}), "nothing"
+    books = by_books(case, "kv_eviction")
+    wait, decode = books["ttft"].saves_s, found["e2e"].saves_s if found else None
+    if found is None or wait is None or decode is None:
+        return books, "books"
+    return {"ttft": books["ttft"], "tpot": found["tpot"], "e2e": effect(wait + decode, case.measured("e2e"))}, "books and twin"
 
 
 def _conditions(case: Case, effects: dict[str, Effect], *, override: bool) -> list[str]:

@@ -34,8 +34,12 @@ def to_threshold(part: int) -> Change:
 
 
 def best(case: Case) -> int | None:
-    """The part that saves most of E2E."""
-    gains = {part: found["e2e"].saves_s or 0.0 for part in SHARES if (found := by_twin(case, to_threshold(part)))}
+    """The part that saves most of TTFT without costing E2E anything that shows."""
+    gains: dict[int, float] = {}
+    for part in SHARES:
+        found = by_twin(case, to_threshold(part))
+        if found and (found["e2e"].saves_s or 0.0) >= 0:
+            gains[part] = found["ttft"].saves_s or 0.0
     return max(gains, key=lambda part: (gains[part], -part)) if gains else None
 
 

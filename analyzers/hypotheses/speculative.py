@@ -10,14 +10,14 @@ from typing import Final
 
 from analyzers.attribute import growth_s
 from analyzers.books import Books
-from analyzers.case import UNPREDICTED, Case, Change, amount, between, by_twin
+from analyzers.case import FLOOR, UNPREDICTED, Case, Change, amount, between, by_twin
 from analyzers.hypotheses import trial, versions
 from analyzers.model import Hypothesis
 from analyzers.twin import Setup
 
 NAME: Final = "speculative"
 SINCE: Final = versions.first_of("speculative-config")
-RELIEVES: Final = ("decode_batch", "speculation")
+RELIEVES: Final = ("decode_batch", "speculation", FLOOR)
 TAKES: Final = ("kv_eviction",)
 EFFORT: Final = 0
 TOUCHES: Final = ("speculative_config",)

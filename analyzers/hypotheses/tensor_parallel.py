@@ -10,7 +10,7 @@ from typing import Final
 
 from analyzers.books import Books
 from analyzers.capacity import memory_of, pool_with
-from analyzers.case import Case, Change, between, by_twin
+from analyzers.case import FLOOR, Case, Change, between, by_twin
 from analyzers.hypotheses import trial, versions
 from analyzers.hypotheses.pool import resized
 from analyzers.model import Hypothesis
@@ -19,7 +19,7 @@ from analyzers.twin import Setup
 
 NAME: Final = "tensor_parallel"
 SINCE: Final = versions.first_of("tensor-parallel-size")
-RELIEVES: Final = ("slots", "kv_eviction", "prefill_backlog", "decode_batch")
+RELIEVES: Final = ("slots", "kv_eviction", "prefill_backlog", "decode_batch", FLOOR)
 TAKES: Final = ()
 EFFORT: Final = 2  # more GPUs
 TOUCHES: Final = ("tensor_parallel_size", "engines", "max_num_batched_tokens", "max_num_seqs")

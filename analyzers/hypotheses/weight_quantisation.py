@@ -10,7 +10,7 @@ from typing import Final
 from analyzers import steps
 from analyzers.books import Books
 from analyzers.capacity import FP8, GIB, QUANTISED_WEIGHTS, memory_of, pool_with
-from analyzers.case import Case, Change, between, by_twin, within
+from analyzers.case import FLOOR, Case, Change, between, by_twin, within
 from analyzers.hypotheses import trial, versions
 from analyzers.hypotheses.pool import resized
 from analyzers.model import TARGETS, Hypothesis
@@ -18,7 +18,7 @@ from analyzers.twin import Setup
 
 NAME: Final = "weight_quantisation"
 SINCE: Final = None
-RELIEVES: Final = ("kv_eviction", "decode_batch")
+RELIEVES: Final = ("kv_eviction", "decode_batch", FLOOR)
 TAKES: Final = ()
 EFFORT: Final = 1  # answers change
 TOUCHES: Final = ("quantization",)

@@ -40,7 +40,7 @@ def case_for(
     given: Mapping[str, float] | None = None,
 ) -> Case:
     """A window judged and prepared for hypotheses."""
-    return case_of(window, attribute(window, slo=slo, baseline=baseline), given)
+    return case_of(window, attribute(window, slo=slo, baseline=baseline), given, slo)
 
 
 def hypotheses_for(case: Case, objective: str) -> list[Hypothesis]:
