@@ -1,9 +1,14 @@
 """How busy the API server process is: evidence shared by the links `frontend` and `output`, which are one cause."""
 
+from typing import Final
+
 import numpy as np
 
 from analyzers import steps
 from analyzers.model import Engine
+
+
+FAILING: Final = 0.1  # share of scrapes after the first success that fail
 
 
 def servers(engine: Engine) -> float:
@@ -68,4 +73,7 @@ def saturated(engine: Engine) -> bool:
     cores = cpu_cores(engine)
     took = engine.scrape.get("duration_s", np.zeros(0))
     slow = len(took) > 0 and (float(np.nanpercentile(took, 90)) > 0.5 if np.isfinite(took).any() else False)
-    return cores is not None and cores > 0.9 and slow
+    ok = engine.scrape.get("ok", np.zeros(0)).astype(bool)
+    seen = np.flatnonzero(ok)
+    failing = len(seen) > 0 and float((~ok[seen[0] :]).mean()) > FAILING
+    return cores is not None and cores > 0.9 and (slow or failing)

@@ -101,7 +101,10 @@ def _with_twin(target: Target, replay: WhatIf) -> Target:
     if not replay.holds:
         return replace(
             target,
-            conditions=(*target.conditions, f"the twin is outside its gate (twin / measured: {gate}): savings are the books'"),
+            conditions=(
+                *target.conditions,
+                f"the twin is outside its gate (twin / measured: {gate}): savings are the books'; a paired run would settle them",
+            ),
         )
     saves, last = replay.saves[target.name], replay.last[target.name]
     parts = tuple(
@@ -177,7 +180,10 @@ def target_of(name: str, b: Books, rows: Mapping[str, Row]) -> Target:
         limiting=None,
         runner_up=None,
         verdict="undetermined",
-        cannot_determine=(*b.refusals, *(r for r in (moe_imbalance.refusal(b.engine),) if r)),
+        cannot_determine=(
+            *b.refusals,
+            *(r for r in (moe_imbalance.refusal(b.engine, rows[moe_imbalance.LINK.name].known),) if r),
+        ),
         conditions=tuple(_conditions(name, b)),
     )
 
@@ -268,8 +274,8 @@ def judge(target: Target, requests: int) -> Target:
     links = {module.LINK.name: module.LINK for module in CHAIN}
     ranked = _ranked(target, links)
     load = max(
-        (p for p in target.parts if p.seconds and (links[p.link].load or (p.link == "prefill_backlog" and not p.fault_s))),
-        key=lambda p: p.seconds or 0.0,
+        (p for p in target.parts if p.seconds and (links[p.link].load or p.link == "prefill_backlog")),
+        key=lambda p: (p.seconds or 0.0) - (p.fault_s or 0.0),
         default=None,
     )
     target = replace(target, load=load.link if load else None)
@@ -285,6 +291,13 @@ def judge(target: Target, requests: int) -> Target:
         return replace(
             target, verdict="undetermined", runner_up=runner, cannot_determine=target.cannot_determine or _bounds(target)
         )
+    if named is None and ranked and ranked[0][1] > LIMITS * measured:  # large, but its range reaches down to nothing
+        first = ranked[0]
+        why = Refusal(
+            f"whether {first[0]} limits: {first[1]:.3g} s of {measured:.3g} s, but perhaps only {first[2] or 0.0:.3g} s",
+            "a longer recording, or the next level of evidence (JSON log with iteration lines, spans, KV events)",
+        )
+        return replace(target, verdict="undetermined", runner_up=first[0], cannot_determine=(*target.cannot_determine, why))
     if named is None:
         return replace(target, verdict="healthy")
     second = ranked[1] if len(ranked) > 1 and ranked[1][1] > CONTRIBUTES * measured else None

@@ -71,7 +71,7 @@ def books(
     windows = windows or steps.rows(engine)
     model = model or steps.fit(engine, windows)
     mean = {name: t[f"{name}_s"] / n for name in ("queue", "prefill", "decode", "e2e")}
-    ttft = t["ttft_s"] / t["ttft_n"] if t.get("ttft_n") else math.nan
+    ttft = t["ttft_s"] / t["ttft_n"] if t.get("ttft_n") and "ttft_s" in t else math.nan
     stages, notes = _stages(mean, ttft, t)
     hits = hits_of(engine)
     little, hold = _little(engine)

@@ -32,7 +32,8 @@ DEVICES: Final[Mapping[str, tuple[float, float, float]]] = {
     "H100 NVL": (94.0, 3.9e12, 835e12),
     "H100": (79.6, 3.35e12, 989e12),
     "A100": (79.6, 2.0e12, 312e12),
-    "A100 40GB": (39.6, 1.6e12, 312e12),
+    "A100-SXM4-40GB": (39.6, 1.6e12, 312e12),
+    "A100-PCIE-40GB": (39.6, 1.6e12, 312e12),
     "L40S": (44.5, 0.864e12, 362e12),
     "L4": (22.2, 0.3e12, 121e12),
 }
@@ -506,7 +507,7 @@ def fit(engine: Engine, windows: Rows | None = None) -> StepModel:
         residual_ratio=float(np.median(np.abs(residual)) / max(float(np.median(y)), 1e-12)),
         condition=condition,
         source=windows.source,
-        refused=f"step costs cannot be told apart (condition number {condition:.0f} above {MAX_CONDITION:.0f}); give iteration lines"
+        refused=f"step costs cannot be told apart (condition number {condition:.0f} above {MAX_CONDITION:.0f}); give iteration lines (--enable-logging-iteration-details)"
         if condition > MAX_CONDITION
         else None,
         notes=_notes(X, b_min, c_min),

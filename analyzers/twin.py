@@ -257,7 +257,7 @@ class _Run:
                 self.decoding[i] = False
                 self.D -= 1
                 self.residue[(self.start_step[i] - self.context[i]) % self.s.block_size] -= 1
-                self.used -= -(-(length - 1) // self.s.block_size) - self.held[i]
+                self.used -= -(-length // self.s.block_size) - self.held[i]  # the step before opened its last block
                 self.emitted[i] = self.output[i]
                 self.running.remove(i)
                 self.end(i, when)
@@ -306,9 +306,11 @@ class _Run:
         if tokens and tokens + self.D > s.graph:
             work = max(work, s.launch_s)
         seconds = s.a + s.c * (min(self.D, 1) if s.alone else self.D) + work + (s.mixed_s if tokens else 0.0)
+        stalled = False
         while self.stalls and self.stalls[0][0] <= self.now + seconds:
             seconds += self.stalls.popleft()[1]
-        many = 1 if tokens or self.waiting or self.ready else self.quiet(seconds)
+            stalled = True
+        many = 1 if stalled or tokens or self.waiting or self.ready else self.quiet(seconds)
         if many > 1:
             size = s.block_size
             rounds, rest = divmod(many - 1, size)
@@ -326,9 +328,10 @@ class _Run:
         last = min(self.finish) - self.step + 1 if self.finish else 1
         times = [self.next_arrival[0][0]] if self.next_arrival else []
         times += [self.pool[0][0]] if self.pool else []
-        times += [self.stalls[0][0]] if self.stalls else []
         if times:
             last = min(last, max(1, math.ceil((min(times) - self.now) / max(seconds, 1e-9))))
+        if self.stalls:  # the step that it stretches is not skipped
+            last = min(last, max(1, math.ceil((self.stalls[0][0] - self.now) / max(seconds, 1e-9)) - 1))
         spare = self.s.blocks - self.used
         if self.D and spare < ENDLESS // 2:
             last = min(last, max(1, (spare // self.D - 1) * self.s.block_size))

@@ -40,7 +40,9 @@ def row(books: Books) -> Row:
         conditions=(
             ("from millisecond stamps of iteration lines",)
             if logged_stalls(books.engine, books.model) is not None
-            else ("from the inter-token histogram: stalls below its buckets are not seen",)
+            else (
+                "from the inter-token histogram: stalls below its buckets are not seen (iteration lines with millisecond stamps would show them)",
+            )
         ),
         evidence=tuple(said),
     )

@@ -46,7 +46,7 @@ def sign(engine: Engine) -> Sign | None:
     if waited is None or not t.get("queue_n") or not t.get("prefill_n"):
         return None
     queue, prefill = t["queue_s"] / t["queue_n"], t["prefill_s"] / t["prefill_n"]
-    server = t["ttft_s"] / t["ttft_n"] if t.get("ttft_n") else queue + prefill
+    server = t["ttft_s"] / t["ttft_n"] if t.get("ttft_n") and "ttft_s" in t else queue + prefill
     if waited - server < max(0.5 * waited, 0.1):
         return None
     said = (

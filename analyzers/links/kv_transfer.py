@@ -49,7 +49,7 @@ def row(books: Books) -> Row:
             conditions=("num_requests_waiting_by_reason is not exported (vLLM 0.20 has it)",),
         )
     said = []
-    if t.get("nixl_transfer_n"):
+    if t.get("nixl_transfer_n") and "nixl_transfer_s" in t:
         size = t.get("nixl_bytes", 0.0) / t["nixl_transfer_n"]
         said.append(
             f"{t['nixl_transfer_n']:.0f} transfers, {1000 * t['nixl_transfer_s'] / t['nixl_transfer_n']:.1f} ms each on the wire"

@@ -200,15 +200,9 @@ def row(books: Books) -> Row:
     found = shares(books)
     if found is None:
         spread = bool(facts.get("expert_parallel")) or any(e.kind == "eplb" for e in engine.event)
-        most = 1 - 1 / max(ranks(engine), 2.0)
-        bound = {
-            Stage.DECODE: books.stages[Stage.DECODE] * most,
-            Stage.PREFILL: books.stages[Stage.PREFILL] * most,
-            Stage.QUEUE: books.stages[Stage.QUEUE] * most,
-        }
         return Row(
             known=False,
-            bound=bound if spread else None,
+            bound=_bound(books) if spread else None,
             used=spread,
             fact="unobserved" if spread else "not known to be spread",
             conditions=(_why_not(engine),),
@@ -219,6 +213,14 @@ def row(books: Books) -> Row:
     ]
     if any(e.kind == "rearrange" for e in engine.event):
         said.append(f"{sum(e.kind == 'rearrange' for e in engine.event)} rearrangements started")
+    if busiest >= BALANCED and not books.model.ok:
+        return Row(
+            known=False,
+            bound=_bound(books),
+            fact=f"balancedness {1 / busiest:.2f}",
+            conditions=(books.model.refused or "no step model",),
+            evidence=tuple(said),
+        )
     if busiest >= BALANCED:
         said.append(
             f"decode steps {100 * found[0]:.0f} % and steps with prompts {100 * found[1]:.0f} % longer than balanced ones"
@@ -237,6 +239,12 @@ def row(books: Books) -> Row:
         ),
         evidence=tuple(said),
     )
+
+
+def _bound(books: Books) -> dict[Stage, float]:
+    """The most that a busiest rank can take: all but its even share."""
+    most = 1 - 1 / max(ranks(books.engine), 2.0)
+    return {stage: books.stages[stage] * most for stage in (Stage.DECODE, Stage.PREFILL, Stage.QUEUE)}
 
 
 def _ruled_out(engine: Engine) -> str | None:
@@ -260,9 +268,9 @@ def _why_not(engine: Engine) -> str:
     return "no balancedness line: expert imbalance is in no metric of vLLM"
 
 
-def refusal(engine: Engine) -> Refusal | None:
-    """What to measure, where experts are spread and nothing usable says how evenly."""
-    if _ruled_out(engine):
+def refusal(engine: Engine, settled: bool = False) -> Refusal | None:
+    """What to measure, where experts are spread and nothing usable says how evenly (`settled`: the row has seconds)."""
+    if settled or _ruled_out(engine):
         return None
     lines = any(e.kind == "eplb" for e in engine.event)
     if not engine.facts.get("expert_parallel") and not lines:

@@ -40,7 +40,9 @@ def row(books: Books) -> Row:
             known=False,
             used=False,
             fact="caching is off",
-            conditions=("prefix caching is off: what it would save needs a run with it on (and KV events)",),
+            conditions=(
+                "prefix caching is off: what it would save needs a run with it on (--enable-prefix-caching, and KV events)",
+            ),
         )
     said = (
         (f"hit rate {hits.now:.2f}" + (f", {hits.shared:.2f} with sharing ({hits.how})" if hits.missed_known and m > 0 else ""),)

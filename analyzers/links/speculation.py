@@ -27,7 +27,7 @@ LINK: Final = Link("speculation", "Speculation")
 def row(books: Books) -> Row:
     """Not used, or unknown with the accepted length as evidence."""
     t = books.engine.total
-    if not t.get("draft_n"):
+    if not t.get("draft_n") or "draft_tokens" not in t:
         off = books.engine.facts.get("speculative") is False
         return Row(
             used=False,
@@ -63,7 +63,7 @@ def row(books: Books) -> Row:
 def adjust(books: Books) -> Books:
     """Move the cost of rejected tokens out of the cells of the other links: it lies inside every step."""
     t, w = books.engine.total, books.windows
-    if not t.get("draft_n") or not books.model.ok or w is None or not w.busy.any():
+    if not t.get("draft_n") or "draft_tokens" not in t or not books.model.ok or w is None or not w.busy.any():
         return books
     rejected = max(0.0, t.get("draft_tokens", 0.0) - t.get("accepted_tokens", 0.0)) / t["draft_n"]
     together = float(w.decode[w.busy].sum() / max(w.n[w.busy].sum(), 1.0))

@@ -110,7 +110,6 @@ def test_the_api_server_is_saturated_when_its_core_is_and_scrapes_are_slow(cpu: 
     assert api_server.saturated(engine_of(columns={"process_cpu_s": cpu}, scrape=scraped(scrape_s))) is saturated
 
 
-@pytest.mark.xfail(strict=True, reason="only the seconds of scrapes are looked at: those that failed have none")
 def test_the_api_server_is_saturated_when_its_core_is_and_scrapes_fail():
     k = np.arange(60)
     failing = scraped(np.where(k % 3, 0.05, np.nan), k % 3 > 0)

@@ -202,7 +202,6 @@ def test_more_blocks_stored_than_prompts_have_do_not_make_a_column_exceed_its_st
         assert sum(p.cells.get(stage, 0.0) for p in target.parts) <= seconds + 1e-6, stage
 
 
-@pytest.mark.xfail(strict=True, reason="KeyError where one of two counters of a family is missing")
 @pytest.mark.parametrize("name", RAISING)
 def test_a_counter_that_is_missing_beside_its_sister_does_not_raise(name: str):
     columns = {

@@ -121,7 +121,6 @@ def test_steps_that_never_differ_refuse_all_step_costs():
     assert "give iteration lines" in refused(target)
 
 
-@pytest.mark.xfail(strict=True, reason="iteration lines are asked for without the flag that turns them on")
 def test_iteration_lines_are_asked_for_with_their_flag():
     assert "--enable-logging-iteration-details" in refused(fleet(judged(engine_of(swing=1e-5)), "tpot"))
 
@@ -164,10 +163,6 @@ def test_three_lines_of_large_steps_are_enough():
     assert target.verdict != "undetermined"
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the refusal is added whenever experts are spread, also where three lines are there and the part has seconds",
-)
 def test_what_three_lines_have_settled_is_not_refused():
     assert "MoE imbalance" not in refused(fleet(judged(experts(*[balancedness(4096, 1.8)] * 3)), "e2e"))
 
@@ -257,10 +252,9 @@ def test_with_caching_off_misses_are_unknown_and_no_verdict_hangs_on_it():
     assert (target.verdict, target.limiting) == ("limited", "prefill_backlog")
     part = target.part("prefix_cache_miss")
     assert (part.seconds, part.used, part.bound_s) == (None, False, None)
-    assert "needs a run with it on (and KV events)" in said(target)
+    assert "needs a run with it on (--enable-prefix-caching, and KV events)" in said(target)
 
 
-@pytest.mark.xfail(strict=True, reason="the condition does not name --enable-prefix-caching (only the list of what to try does)")
 def test_a_run_with_caching_on_is_asked_for_with_its_flag():
     assert "--enable-prefix-caching" in said(fleet(judged(engine_of(facts={"prefix_caching": False})), "ttft"))
 
@@ -288,7 +282,6 @@ def test_stalls_below_the_buckets_are_said_not_to_be_seen():
     assert "stalls below its buckets are not seen" in said(fleet(judged(engine_of()), "tpot"))
 
 
-@pytest.mark.xfail(strict=True, reason="iteration lines, which would show short stalls, are not asked for")
 def test_for_stalls_below_the_buckets_iteration_lines_are_asked_for():
     conditions = fleet(judged(engine_of()), "tpot").part("engine_stall").conditions
     assert any("iteration lines" in c for c in conditions)
@@ -309,7 +302,6 @@ def test_a_twin_outside_its_gate_says_nothing_and_its_gate_is_shown():
     assert all(p.last_s is None for p in target.parts)
 
 
-@pytest.mark.xfail(strict=True, reason="a paired run, which alone would settle it, is not named")
 def test_for_a_twin_outside_its_gate_a_paired_run_is_asked_for():
     assert "a paired run" in said(outside())
 

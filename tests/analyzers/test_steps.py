@@ -186,12 +186,9 @@ def test_a_device_is_known_by_its_name(name: str, known: str):
     assert found == (DEVICES[known][1], DEVICES[known][2], f"device {known}")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the key 'A100 40GB' is in no name that CUDA gives (NVIDIA A100-SXM4-40GB, NVIDIA A100-PCIE-40GB)"
-)
 def test_the_40_gib_a100_is_recognised_by_the_name_that_cuda_gives():
     found = device(Engine("", "", facts={"device_name": "NVIDIA A100-SXM4-40GB"}))
-    assert found == (1.6e12, 312e12, "device A100 40GB")
+    assert found == (1.6e12, 312e12, "device A100-SXM4-40GB")
 
 
 def test_a_device_is_known_by_its_memory_as_the_fastest_with_so_much():

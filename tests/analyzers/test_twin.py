@@ -202,7 +202,6 @@ def test_a_stall_stretches_the_step_in_which_it_falls():
     assert seconds(requests((0, 100, 2)), replace(S, stalls=((0.05, 0.5),))) == ([0.0], [0.7], [DECODE])
 
 
-@pytest.mark.xfail(strict=True, reason="equal steps are skipped with the stalled step's seconds: the stall is repeated in each")
 def test_a_stall_while_decoding_costs_its_seconds_once():
     # 99 steps of 0.11 and one stall of 1 s
     assert seconds(requests((0, 100, 100)), replace(S, stalls=((1.0, 1.0),)))[2] == [pytest.approx(99 * DECODE + 1.0)]
@@ -293,7 +292,6 @@ def test_skipping_equal_steps_changes_nothing(load: Load, setup: Setup):
     assert agree(load, setup)
 
 
-@pytest.mark.xfail(strict=True, reason="a request that ends in the step of a new block keeps that block")
 @settings(max_examples=30, deadline=None, derandomize=True, report_multiple_bugs=False)
 @given(LOADS, ENDLESS_SETUPS, st.sampled_from([80, 160, 400]), st.sampled_from([1, 4, 16]), st.sampled_from([0, 3]))
 @example(poisson(60, 6, 600, 120), replace(ENGINE), 300, 16, 0)
@@ -303,7 +301,6 @@ def test_skipping_equal_steps_changes_nothing_when_blocks_are_short(
     assert agree(load, replace(setup, blocks=blocks * 16 // size, block_size=size, watermark=watermark))
 
 
-@pytest.mark.xfail(strict=True, reason="a stall is repeated in skipped steps, or falls one step later than without skipping")
 @settings(max_examples=30, deadline=None, derandomize=True, report_multiple_bugs=False)
 @given(
     LOADS,
@@ -315,7 +312,6 @@ def test_skipping_equal_steps_changes_nothing_when_the_engine_stalls(load: Load,
     assert agree(load, replace(setup, stalls=tuple(stalls)))
 
 
-@pytest.mark.xfail(strict=True, reason="a request that ends in the step of a new block keeps that block")
 def test_no_request_keeps_a_block_when_it_ends():
     # 16 tokens of prompt fill a block; the one decode step begins a second
     run = _Run(requests((0, 16, 2), (0, 16, 2)), replace(S, blocks=100))
