@@ -7,7 +7,6 @@ import numpy as np
 from analyzers import steps
 from analyzers.model import Engine
 
-
 FAILING: Final = 0.1  # share of scrapes after the first success that fail
 
 

@@ -583,7 +583,8 @@ def collect(
 def ingest(
     log: Annotated[str, typer.Argument(help="A vLLM log to follow, also through rotation; - for standard input.")],
     server: Annotated[
-        str | None, typer.Option("--server", help="host:port of the server that writes it, to join it to its metrics.", show_default=False)
+        str | None,
+        typer.Option("--server", help="host:port of the server that writes it, to join it to its metrics.", show_default=False),
     ] = None,
     seconds: Seconds = None,
     store: StorePath = None,
@@ -604,7 +605,11 @@ def ingest(
         _fail(f"{log}: no such log file", 1)
     counts: dict[str, int] = {}
     with _open(store or default_store()) as opened:
-        until([partial(following(path, server, counts), opened)], seconds, _shown(lambda: str(counts)) if sys.stderr.isatty() else lambda _: None)
+        until(
+            [partial(following(path, server, counts), opened)],
+            seconds,
+            _shown(lambda: str(counts)) if sys.stderr.isatty() else lambda _: None,
+        )
     _clear_progress()
     _say(dict(counts), output)
     if not {"stat", "step", "event"} & counts.keys():

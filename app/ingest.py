@@ -332,7 +332,9 @@ class _Bundle:
             own = self.own[file_id]
             if own and file_id in self.old and member.name not in self.asked:
                 continue  # an earlier bundle, with more beside it, said whose it is
-            alone = own if name in {"vllm_log", *CLIENTS} and not _same_port(own or "", named) else None  # a server without scrapes
+            alone = (
+                own if name in {"vllm_log", *CLIENTS} and not _same_port(own or "", named) else None
+            )  # a server without scrapes
             chosen = self.asked.get(member.name) or (own and (_match(own, named) or alone)) or only
             self.store.execute("UPDATE source_file SET instance = ? WHERE file_id = ?", [chosen, file_id])
             if name == "kv_events":

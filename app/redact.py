@@ -6,6 +6,7 @@ Hosts and addresses, request ids, model paths, e-mail addresses, and whatever lo
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 _KEYLIKE: Final = re.compile(
@@ -51,10 +52,11 @@ class Redactor:
             ("path", _PATH),
             ("host", _HOST),
         ):
-            value = pattern.sub(
-                lambda match, kind=kind: match[0] if _CLOCK.fullmatch(match[0]) else self.word(match[0], kind), value
-            )
+            value = pattern.sub(partial(self._hidden, kind), value)
         return value
+
+    def _hidden(self, kind: str, match: re.Match[str]) -> str:
+        return match[0] if _CLOCK.fullmatch(match[0]) else self.word(match[0], kind)
 
     def value(self, value: Any) -> Any:
         """A plain value (as in a report's document) with all its strings, keys too, replaced."""

@@ -5,8 +5,9 @@ Requests with different salts never share a prefix, even where their prompts are
 
 from typing import Final
 
-from analyzers.case import Case, amount, within
+from analyzers.case import Case, amount, by_twin, within
 from analyzers.hypotheses import trial
+from analyzers.hypotheses.pool import MOST_HITS, hitting
 from analyzers.model import TARGETS, Hypothesis
 
 NAME: Final = "cache_salt"
@@ -23,7 +24,8 @@ def propose(case: Case) -> Hypothesis | None:
     unseen = any(b.hits.refusal is not None and b.hits.how == "hits near 0 with long prompts" for b in case.accounts)
     if not salts and not unseen:
         return None
-    bounds = {name: case.bound("prefix_cache_miss", name) for name in TARGETS}
+    most = by_twin(case, hitting(MOST_HITS))  # with fewer prompts to compute the batch shrinks, too: more than their own seconds
+    bounds = {name: max(case.bound("prefix_cache_miss", name), (most[name].saves_s or 0.0) if most else 0.0) for name in TARGETS}
     effects = within(case, bounds)
     hit = case.work.hit_ratio or 0.0
     seen = (

@@ -6,9 +6,13 @@ prefixes fit. All prefixes are as large as KV events say, else as the hits with 
 
 import math
 from dataclasses import replace
+from typing import Final
 
 from analyzers.books import Books
+from analyzers.case import Change
 from analyzers.twin import ENDLESS, Setup
+
+MOST_HITS: Final = 0.95  # the last block of a prompt is always computed
 
 
 def resized(setup: Setup, books: Books, factor: float) -> Setup:
@@ -37,3 +41,12 @@ def enough(setup: Setup, books: Books) -> float:
     if kv.get("distinct_blocks") and facts.get("kv_blocks"):
         return max(1.01, float(kv["distinct_blocks"]) / float(facts["kv_blocks"]))
     return max(1.01, setup.hit_endless / setup.hit) if setup.hit > 0 else math.inf
+
+
+def hitting(share: float) -> Change:
+    """The engine with so much more of its prompt tokens hit."""
+
+    def setup(now: Setup, _: Books) -> Setup:
+        return replace(now, hit=min(MOST_HITS, now.hit + share))
+
+    return Change(setup)

@@ -3,13 +3,12 @@
 On: what had been computed for another request is not computed again. Off saves hashing and lookups on the CPU, little else.
 """
 
-from dataclasses import replace
 from typing import Final
 
-from analyzers.case import UNPREDICTED, Case, Change, amount, by_twin, within
+from analyzers.case import UNPREDICTED, Case, amount, by_twin, within
 from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses.pool import MOST_HITS, hitting
 from analyzers.model import TARGETS, Effect, Hypothesis
-from analyzers.twin import Setup
 
 NAME: Final = "prefix_caching"
 SINCE: Final = None
@@ -18,7 +17,6 @@ TAKES: Final = ()
 EFFORT: Final = 0
 TOUCHES: Final = ("enable_prefix_caching",)
 TENTH: Final = 0.1  # share of prompt tokens by which the gain is told
-MOST: Final = 0.95
 NONE: Final = 0.002  # hit ratio below which nothing hits
 
 
@@ -36,15 +34,8 @@ def _reused(case: Case) -> bool:
     return any(max(b.hits.endless, b.hits.shared) > NONE for b in case.accounts)
 
 
-def _hits(share: float) -> Change:
-    def setup(now: Setup, _: object) -> Setup:
-        return replace(now, hit=min(MOST, now.hit + share))
-
-    return Change(setup)
-
-
 def _on(case: Case) -> Hypothesis:
-    tenth, most = by_twin(case, _hits(TENTH)), by_twin(case, _hits(MOST))
+    tenth, most = by_twin(case, hitting(TENTH)), by_twin(case, hitting(MOST_HITS))
     effects = (
         within(case, {name: most[name].saves_s for name in TARGETS})
         if most

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import numpy as np
@@ -14,6 +14,8 @@ from app.alerts.history import diagnosis_table
 from app.alerts.measure import Scope, events, scope
 from app.pipeline import window_of
 from app.store import Store
+
+LONGEST_S: Final = 3600.0  # of a burn that lasts for days the last hour says as much, in less time
 
 
 def explained(
@@ -42,12 +44,12 @@ def _windows(store: Store, slo: Slo, points: Points, where: Scope, began: float,
     inside = (points.ts > began) & (points.ts <= now)
     slow_s = float(points.bad[inside].sum() * (slo.threshold_s or 0.0)) if slo.kind == "itl" else 0.0
     missed = _missed(store, slo, where, began, now) if slo.kind == "goodput" else None
-    names = list(where.engines)
-    before = window_of(store, began - rule.long_s, began, names)
-    found = diagnose(slo.kind, window_of(store, began, now, names), before, missed=missed, slow_s=slow_s)
+    names, longest = list(where.engines), min(rule.long_s, LONGEST_S)
+    before = window_of(store, began - longest, began, names)
+    found = diagnose(slo.kind, window_of(store, max(began, now - longest), now, names), before, missed=missed, slow_s=slow_s)
     if found.told:
         return found
-    wide = diagnose(slo.kind, window_of(store, now - rule.long_s, now, names), None, missed=missed, slow_s=slow_s)
+    wide = diagnose(slo.kind, window_of(store, now - longest, now, names), None, missed=missed, slow_s=slow_s)
     return wide if wide.told else found
 
 

@@ -30,7 +30,10 @@ def sections(document: Mapping[str, Any]) -> dict[str, Any]:
         "charts": charts(document),
         "document": document,
         "window": f"{document['window']['start'] or 'no clock'} to {document['window']['end'] or 'no clock'}",
-        "tries": [(TITLES[name], tries(by_name(name))) for name in dict.fromkeys(t["limiting"] for t in targets.values() if t["limiting"])],
+        "tries": [
+            (TITLES[name], tries(by_name(name)))
+            for name in dict.fromkeys(t["limiting"] for t in targets.values() if t["limiting"])
+        ],
         "requests": f"{document['requests']['finished']} finished, {_aborted(document)}",
         "level": document["source"]["level"],
         "vllm": document["source"]["vllm_version"] or "version unknown",

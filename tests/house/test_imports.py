@@ -50,7 +50,16 @@ MAY_IMPORT: Final = {
         "numpy",
         "typer",  # the verbs of `weaklink alerts`
     ),
-    "app.experiments": ("analyzers", "app.experiments", "app.ingest", "app.pipeline", "app.reports", "app.store", "numpy", "typer"),
+    "app.experiments": (
+        "analyzers",
+        "app.experiments",
+        "app.ingest",
+        "app.pipeline",
+        "app.reports",
+        "app.store",
+        "numpy",
+        "typer",
+    ),
     "app.reports": ("analyzers", "app.pipeline", "app.reports", "jinja2", "numpy", "plotly", "weasyprint"),
     "app.config": ANY,
     "app.ingest": ANY,

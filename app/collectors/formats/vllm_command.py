@@ -149,7 +149,9 @@ def _environment(given: Any) -> dict[str, Any]:
     """VLLM's own variables as {"env": {name: text}}; secrets masked, nothing where there are none."""
     if not isinstance(given, dict):
         return {}
-    kept = {name: "***" if _SECRET.search(name) else str(value)[:200] for name, value in given.items() if name.startswith("VLLM_")}
+    kept = {
+        name: "***" if _SECRET.search(name) else str(value)[:200] for name, value in given.items() if name.startswith("VLLM_")
+    }
     return {"env": kept} if kept else {}
 
 

@@ -65,7 +65,7 @@ def _items(text: str, at: int, found: dict[str, Any], depth: int, *, closed: boo
     """Read `name=value` or `key: value` items into `found`; return where they end. _Cut: before they are `closed`."""
     size = len(text)
     while True:
-        at = _SPACE.match(text, at).end()  # type: ignore[union-attr] (it matches nothing, too)
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
         if at >= size:
             if closed:
                 raise _Cut
@@ -90,7 +90,7 @@ def _items(text: str, at: int, found: dict[str, Any], depth: int, *, closed: boo
 def _list(text: str, at: int, depth: int) -> tuple[list[Any], int]:
     found: list[Any] = []
     while True:
-        at = _SPACE.match(text, at).end()  # type: ignore[union-attr] (it matches nothing, too)
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
         if at >= len(text):
             raise _Cut
         if text[at] in ")]}":

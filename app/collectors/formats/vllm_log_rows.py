@@ -180,7 +180,7 @@ def _engines(calendar: Calendar, parts: list[Part], events: list[EventRow]) -> l
 def _events(events: list[EventRow], engines: list[int], ts: Array, good: Array) -> Iterator[Batch]:
     kept = np.flatnonzero(good).tolist()
     if kept:
-        columns = {
+        columns: dict[str, Any] = {
             "line": [events[at][0] for at in kept],
             "ts": ts[kept],
             "engine": [None if engines[at] == NONE else str(engines[at]) for at in kept],

@@ -183,7 +183,7 @@ def _container(columns: dict[str, Array], *, west: bool) -> Array:
         east, north = np.where(compact <= 24, compact, compact // 100), np.where(compact <= 24, 0, compact % 100)
     zone = _clock(east, north, np.zeros(len(year)))
     days = per_run(keys, lambda key: day_start(key // 10_000, key // 100 % 100, key % 100))
-    return days + _clock(hour, minute, second) - (-zone if west else zone)
+    return np.asarray(days + _clock(hour, minute, second) - (-zone if west else zone))
 
 
 def _clock(hour: Array, minute: Array, second: Array) -> Array:

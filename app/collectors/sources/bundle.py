@@ -63,6 +63,7 @@ class Stream(io.RawIOBase, BinaryIO):
         self.problem: str | None = None
 
     def readable(self) -> bool:
+        """True always."""
         return True
 
     def _take(self, size: int, how: str) -> bytes:
@@ -93,9 +94,11 @@ class Stream(io.RawIOBase, BinaryIO):
         return b"".join(parts)
 
     def readline(self, size: int | None = -1) -> bytes:
+        """A line, or its first `size` bytes."""
         return self._take(-1 if size is None else size, "readline")
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        """Fill `buffer` as far as there is something; how many bytes."""
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
