@@ -24,8 +24,7 @@ def propose(case: Case) -> Hypothesis | None:
     unseen = any(b.hits.refusal is not None and b.hits.how == "hits near 0 with long prompts" for b in case.accounts)
     if not salts and not unseen:
         return None
-    most = by_twin(case, hitting(MOST_HITS))  # with fewer prompts to compute the batch shrinks, too: more than their own seconds
-    bounds = {name: max(case.bound("prefix_cache_miss", name), (most[name].saves_s or 0.0) if most else 0.0) for name in TARGETS}
+    bounds = most(case)
     effects = within(case, bounds)
     hit = case.work.hit_ratio or 0.0
     seen = (
@@ -44,3 +43,10 @@ def propose(case: Case) -> Hypothesis | None:
         test=trial.plan(case, effects, "hit rate, prefill time, TPOT"),
         undoes="prefix_cache_miss",
     )  # fmt: skip
+
+
+def most(case: Case) -> dict[str, float]:
+    """The most that sharing everything could save: what misses may hold, or the twin's answer, in which batches shrink, too."""
+    shared = by_twin(case, hitting(MOST_HITS))
+    ends = {name: (shared[name].range_s or (0.0, 0.0))[1] if shared else 0.0 for name in TARGETS}
+    return {name: max(case.bound("prefix_cache_miss", name), ends[name]) for name in TARGETS}

@@ -187,6 +187,6 @@ def _container(columns: dict[str, Array], *, west: bool) -> Array:
 
 
 def _clock(hour: Array, minute: Array, second: Array) -> Array:
-    tod = hour * 3600 + minute * 60 + second
+    tod: Array = hour * 3600 + minute * 60 + second
     tod[(hour >= 24) | (minute >= 60) | (second >= 61)] = np.nan
     return tod
