@@ -95,6 +95,8 @@ def check(
         if at is None:
             found = evaluate.evaluate(opened, definitions, time.time())
             notify.deliver(opened, definitions)
+            for fault in notify.check(definitions.notifiers):
+                typer.echo(f"weaklink: {fault}", err=True)
         else:
             when = newest(opened) if at == "newest" else _instant(at, "--at")
             if when is None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from app.alerts.definitions import Definitions, read
 from app.alerts.evaluate import evaluate
-from app.alerts.notify import AGAIN_S, deliver, repeat
+from app.alerts.notify import AGAIN_S, check, deliver, repeat
 from app.alerts.table import DefinitionError
 from app.store import Store
 
@@ -63,6 +63,8 @@ def backgrounds(path: Path | None, clock: Callable[[], float] = time.time) -> li
     """The loops around a definition file (None: only what the store holds). DefinitionError where it cannot be used."""
     followed = Followed(path)
     _RUNNING[:] = [followed]
+    for fault in check(followed.held.notifiers):
+        LOG.warning("%s", fault)
     return [_evaluating(followed, clock), _delivering(followed, clock)]
 
 

@@ -19,6 +19,7 @@ from app.ui import decisions, draw, objectives
 from app.ui.markup import div, join, tag
 from app.ui.objectives import Objective
 from app.ui.session import View
+from app.ui.words import clock
 
 TITLE: Final = "Alerts"
 NEW: Final = ""  # the form's "another objective"
@@ -84,6 +85,7 @@ def _state(view: View) -> None:
     if shown:
         with st.container(key="card-objectives"):
             draw.html(objectives.listed(shown))
+    _silences(view)
     letters = [one for one in outbox.held(view.store) if one.sent_ts is None]
     if letters:
         with st.container(key="card-undelivered"):
@@ -104,6 +106,19 @@ def _acknowledge(view: View, alert: history.Alert) -> None:
             )
         if alert.origin == history.LIVE:
             st.button("Silence for 2 h", key=f"silence-{alert.alert_id}", on_click=_silence, args=(view.store, alert))
+
+
+def _silences(view: View) -> None:
+    """What is silenced now, each with a button that ends it."""
+    for number, silence, reason in history.silences(view.store, time.time()):
+        with st.container(key=f"card-silence-{number}", horizontal=True, vertical_alignment="center"):
+            named = " ".join(filter(None, (silence.slo or "all objectives", silence.severity)))
+            draw.html(div("wl-title", f"Silenced until {clock(silence.end)} UTC: {named} ({reason})"), width="content")
+            st.button("End", key=f"unsilence-{number}", on_click=_unsilence, args=(view.store, number))
+
+
+def _unsilence(store: Store, number: int) -> None:
+    history.end_silence(store, number, time.time())
 
 
 def _silence(store: Store, alert: history.Alert) -> None:
