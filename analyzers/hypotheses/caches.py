@@ -11,19 +11,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analyzers.model import Array
+
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Blocks that hit and blocks in all, by engine, and requests by engine."""
+    """Blocks that hit and blocks in all, by engine, requests by engine, and the blocks that hit of each request."""
 
     hit: tuple[int, ...]
     blocks: tuple[int, ...]
     requests: tuple[int, ...]
+    by_request: tuple[int, ...]
 
     @property
     def ratio(self) -> float:
         """Share of blocks that hit, over all engines."""
         return sum(self.hit) / max(1, sum(self.blocks))
+
+    def tokens(self, prompt: Sequence[float] | Array, size: int) -> float:
+        """Share of prompt tokens that hit, in blocks of `size` of which the last may be partial."""
+        lengths = np.asarray(prompt, float)
+        return float(np.minimum(size * np.asarray(self.by_request, float), lengths).sum() / max(lengths.sum(), 1.0))
 
 
 def replayed(
@@ -36,6 +44,7 @@ def replayed(
     rng = np.random.default_rng(seed)
     caches: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(engines)]
     hit, total, count = [0] * engines, [0] * engines, [0] * engines
+    each: list[int] = []
     drawn = rng.integers(0, engines, len(requests))
     for blocks, at_random in zip(requests, drawn.tolist(), strict=True):
         held = [_held(cache, blocks) for cache in caches]
@@ -44,8 +53,9 @@ def replayed(
         hit[at] += held[at]
         total[at] += len(blocks)
         count[at] += 1
+        each.append(held[at])
         _use(caches[at], blocks, capacity)
-    return Hits(tuple(hit), tuple(total), tuple(count))
+    return Hits(tuple(hit), tuple(total), tuple(count), tuple(each))
 
 
 def _held(cache: OrderedDict[int, None], blocks: Sequence[int]) -> int:

@@ -149,21 +149,44 @@ def hypotheses(
     _print(output, [words.hypothesis(one, case) for one in found], lambda: words.hypotheses_text(found, case, objective.value))
 
 
-def workload(paths: Paths, instance: Instance = None, output: Output = Format.TEXT) -> None:
+def workload(
+    paths: Paths,
+    pool_tokens: Annotated[
+        float | None, typer.Option(min=1, help="Of a trace: tokens of one engine's cache. [default: endless]", show_default=False)
+    ] = None,
+    instance: Instance = None,
+    output: Output = Format.TEXT,
+) -> None:
     """Describe the requests: lengths, sharing, arrivals, concurrency, model; objectives, and where they conflict.
 
-    Exit status: 0 described, 2 nothing usable was found, 1 wrong arguments.
+    Also of a public trace (Azure, Mooncake): then with the prefix hits of several engines, routed and not. Exit status:
+    0 described, 2 nothing usable was found, 1 wrong arguments.
     """
     from analyzers.hypotheses import objectives
-    from app.experiments import words
+    from app.experiments import traces, words
     from app.experiments.cases import case_for, halves
 
+    if len(paths) == 1 and traces.sniff(paths[0]):
+        _trace(paths[0], pool_tokens, output)
+        return
     with _store(None) as opened:
         _loaded(opened, paths, instance)
         drift = halves(opened)
     case = case_for(_window(paths, instance))
     parts = (case.work, objectives.objectives(case), objectives.conflicts(case), drift)
     _print(output, words.workload(*parts), lambda: words.workload_text(*parts))
+
+
+def _trace(path: Path, pool_tokens: float | None, output: Format) -> None:
+    from analyzers.workload import workload as described
+    from app.experiments import traces, words
+
+    try:
+        trace = traces.read(path)
+    except traces.TraceError as error:
+        _fail(str(error))
+    found, routed = described(traces.window(trace)), traces.routing(trace, pool_tokens)
+    _print(output, words.workload(found) | {"routing": routed}, lambda: "\n".join([found.says, *words.routing_text(routed)]))
 
 
 def capacity(

@@ -157,6 +157,15 @@ def workload_text(found: Workload, sheet: Sequence[Objective], conflicts: Sequen
     return "\n".join(lines)
 
 
+def routing_text(found: Sequence[Mapping[str, float]]) -> list[str]:
+    """Prefix hits of several engines for a terminal; nothing where the trace has no hashes."""
+    lines = ["", "prefix hits      dealt out at random   to where the prefix is"] if found else []
+    for one in found:
+        engines = f"{one['engines']:.0f} engine{'' if one['engines'] == 1 else 's'}"
+        lines.append(f"{engines:<16} {100 * one['random_hit_ratio']:>17.1f} % {100 * one['routed_hit_ratio']:>21.1f} %")
+    return lines
+
+
 # -- capacity -------------------------------------------------------------------------------------------------------------------
 def capacity(found: Sheet) -> dict[str, Any]:
     """A capacity sheet as plain values: GiB, bytes, tokens."""
