@@ -2,6 +2,24 @@
 
 Lengths carry their unit ("250ms", "1.5s", "30d"), shares are ratios (0.99) or percent ("99%"). Secrets never stand in the
 file: it names the environment variable or the file that holds them. Unknown keys are errors, not silent defaults.
+
+    [alerts]
+    interval = "30s"                              # between two evaluations
+    dashboard = "http://127.0.0.1:8501"           # where links lead
+
+    [[slo]]
+    name = "chat TTFT"
+    kind = "ttft"                                 # ttft itl tpot e2e queue goodput errors availability
+    threshold = "1s"                              # goodput: of TTFT, with tpot = "50ms" beside it
+    objective = "99%"                             # of requests (ITL: tokens)
+    period = "30d"                                # optional, as are model, engine, minimum, pending, keep, burn
+
+    [[notify]]
+    name = "on call"
+    kind = "webhook"                              # webhook alertmanager apprise
+    url_env = "HOOK_URL"                          # or url, url_file
+    secret_env = "HOOK_SECRET"                    # signs the webhook; a bearer token for Alertmanager
+    severities = ["page"]
 """
 
 import json

@@ -4,6 +4,7 @@ An evaluation reads and judges first; then one transaction writes the new state,
 that a crash loses none of them and doubles none.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -38,6 +39,7 @@ from app.alerts.points import News, extended, keep
 from app.alerts.table import span_text
 from app.store import Store
 
+LOG: Final = logging.getLogger("weaklink.alerts")
 ASK_AGAIN_S: Final = 30.0  # between two diagnoses of an alert of which nothing could be told yet
 ASK_FOR_S: Final = 3600.0  # an hour after it fired, what cannot be told is left so
 
@@ -86,9 +88,20 @@ class Status:
 def evaluate(store: Store, definitions: Definitions, now: float) -> list[Status]:
     """Judge every objective at `now`, and write what follows: states, alerts, history, notifications."""
     slos = history.all_slos(store, definitions)
-    found = [_evaluated(store, definitions, slo, now) for slo in slos]
+    found = [_guarded(store, definitions, slo, now) for slo in slos]
     _gone(store, definitions, {slo.name for slo in slos}, now)
     return found
+
+
+def _guarded(store: Store, definitions: Definitions, slo: Slo, now: float) -> Status:
+    """The objective judged; what fails is logged and unknown, changes nothing and stops no other objective."""
+    try:
+        return _evaluated(store, definitions, slo, now)
+    except Exception as error:
+        LOG.exception("%s could not be evaluated", slo.name)
+        nothing = Points(missing=f"the evaluation failed ({type(error).__name__}: {error})")
+        states = {name: history.state_of(store, slo.name, name) for name in severities(slo)}
+        return Status(slo, now, burns(slo, nothing, now), budget(slo, nothing, now), states, None, "", (), nothing.missing)
 
 
 def _evaluated(store: Store, definitions: Definitions, slo: Slo, now: float) -> Status:

@@ -172,6 +172,19 @@ def test_objectives_of_the_store_are_evaluated_too_and_the_file_wins(tmp_path: P
     assert set(history.statuses(store)) == {"chat", "mine"}
 
 
+def test_an_objective_that_cannot_be_evaluated_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = recorded(tmp_path, course([*BURN, *BURN[6:] * 4]))
+    run(store, 100, 80)
+    whole = evaluation.extended
+    monkeypatch.setattr(evaluation, "extended", lambda store, slo, now: whole(store, slo, now) if slo.name != "chat" else 1 / 0)
+    found = evaluate(store, replace(DEFINITIONS, slos=(CHAT, replace(CHAT, name="other"))), NOON + 110)
+    assert [(one.phase, one.missing) for one in found] == [
+        ("firing", "the evaluation failed (ZeroDivisionError: division by zero)"),
+        ("pending", None),
+    ]
+    assert letters(store) == [("firing", 1)]
+
+
 # -- diagnosis ------------------------------------------------------------------------------------------------------------------
 def test_what_cannot_be_told_at_first_is_told_when_it_can_be(diagnosis: None):
     """Fired after 15 s with nothing to say; a notification follows when a longer window names the link."""
