@@ -23,6 +23,8 @@ def amount(seconds: float | None, name: str) -> str:
 
 def digits(value: float) -> str:
     """Three significant digits."""
+    if not math.isfinite(value):
+        return "unknown"
     if value == 0:
         return "0"
     if abs(value) < 0.005:
