@@ -404,14 +404,9 @@ def test_more_blocks_stored_again_than_prompts_computed_fill_no_stage_twice():
     waiting = {"waiting": 10 * one, "waiting_before": 10 * one}
     counts = {"stored_blocks": 5000.0, "distinct_blocks": 4000.0, "again_blocks": 5000.0, "elsewhere_blocks": 10.0}
     total = {**engine.total, **{name: float(values.sum()) for name, values in hits.items()}}
-    judged(
-        replace(
-            engine,
-            interval={**engine.interval, **hits},
-            total=total,
-            kv={**counts, "block_size": 16.0, "gaps": 0.0, "salts": 0.0},
-        )
-    )
+    kv_events = {**counts, "block_size": 16.0, "gaps": 0.0, "salts": 0.0}
+    interval = {**engine.interval, **hits, **waiting}
+    judged(replace(engine, interval=interval, total=total, kv=kv_events, facts={"max_num_seqs": 256}))
 
 
 @pytest.mark.xfail(reason="lengths are unknown, and the parts become NaN instead of unknown", strict=False)
