@@ -189,7 +189,7 @@ def _mean_part(parts: Sequence[Part], take: Callable[[Sequence[float | None]], f
     if not known:
         return replace(first, bound_s=take([p.bound_s for p in parts]))
     cells: dict[Stage, float] = {}
-    for stage in {s for p in known for s in p.cells}:
+    for stage in dict.fromkeys(s for p in known for s in p.cells):  # in one order: reports are compared
         cells[stage] = take([p.cells.get(stage, 0.0) for p in parts]) or 0.0
     status = "contributing" if any(p.status in {"contributing", "limiting"} for p in known) else "ok"
     return replace(

@@ -33,6 +33,7 @@ ARGS_0_24 = {"model": "./m8b", "served_model_name": "m8b", "host": "127.0.0.1", 
     "num_gpu_blocks_override": 2250,
     "otlp_traces_endpoint": "http://127.0.0.1:34993/v1/traces",
     "kv_events_config": {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": "tcp://127.0.0.1:38175"},
+    "env": {"VLLM_LOGGING_COLOR": "0", "VLLM_NO_USAGE_STATS": "1"},
 }
 ARGS_0_8_5 = {"model": "./tiny", "served_model_name": "tiny", "host": "127.0.0.1", "port": 60137, "load_format": "dummy"} | {
     "enforce_eager": True,
