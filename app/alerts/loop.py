@@ -62,7 +62,6 @@ def running() -> bool:
 def backgrounds(path: Path | None, clock: Callable[[], float] = time.time) -> list[Background]:
     """The loops around a definition file (None: only what the store holds). DefinitionError where it cannot be used."""
     followed = Followed(path)
-    _RUNNING[:] = [followed]
     for fault in check(followed.held.notifiers):
         LOG.warning("%s", fault)
     return [_evaluating(followed, clock), _delivering(followed, clock)]
@@ -71,6 +70,7 @@ def backgrounds(path: Path | None, clock: Callable[[], float] = time.time) -> li
 def _evaluating(followed: Followed, clock: Callable[[], float]) -> Background:
     def run(store: Store, stop: threading.Event) -> None:
         wait = 0.0
+        _RUNNING[:] = [followed]
         while not stop.wait(wait):
             began = time.monotonic()
             try:
@@ -78,6 +78,7 @@ def _evaluating(followed: Followed, clock: Callable[[], float]) -> Background:
             except Exception:
                 LOG.exception("an evaluation failed; the next one is tried in time")
             wait = max(0.05, followed.held.interval_s - (time.monotonic() - began))
+        _RUNNING.clear()
 
     return run
 
