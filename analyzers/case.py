@@ -15,6 +15,7 @@ from analyzers.twin import GATE, Load, Result, Setup, Twin, simulate, twin_of
 from analyzers.workload import Workload, workload
 
 SURE: Final = 0.2  # share of a predicted effect that its range leaves on both sides (measured errors: tests/accuracy)
+MOSTLY: Final = 0.5
 SHORT: Final = 0.1  # share of the engine's seconds below which a wait that the twin misses does not spoil the rest
 SMALL: Final = 0.02  # share of a target below which a predicted effect is called none
 CONTRIBUTES: Final = 0.05  # share of a target from which a link is worth naming
@@ -93,11 +94,12 @@ class Case:
         return target in self.missed or (found is not None and found.verdict == "limited")
 
     def limiting(self) -> set[str]:
-        """Links that limit any target of the fleet or of an engine; FLOOR where an objective is missed that none of them limits."""
+        """Links that limit any target of the fleet or of an engine; FLOOR where an objective is missed and is mostly the work itself."""
         every = [t for t in self.attribution.targets.values() if t] + [
             t for e in self.attribution.engines for t in e.targets.values()
         ]
-        floor = {FLOOR for name in self.missed if (t := self.attribution.targets.get(name)) and t.verdict == "healthy"}
+        missed = [t for name in self.missed if (t := self.attribution.targets.get(name)) is not None]
+        floor = {FLOOR for t in missed if t.verdict == "healthy" or (t.floor_s or 0.0) > MOSTLY * (t.measured_s or math.inf)}
         return {t.limiting for t in every if t.limiting} | floor
 
     def mean(self, take: Callable[[Books], float]) -> float:

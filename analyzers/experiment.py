@@ -54,11 +54,30 @@ def judge(
     a, b = attribute(before), attribute(after)
     streams = workload(before), workload(after)
     differs = tuple(configuration(before, after))
-    beyond = [d for d in differs if d.startswith("env.") or (allowed is not None and d.partition(":")[0] not in allowed)]
+    beyond, unknown = _beyond(differs, before, after, allowed)
     far = _too_far(*streams)
     found = {name: _one(name, a, b, before, after, hypothesis, beyond, far, _moves(name, before, after)) for name in TARGETS}
-    said = (*drift(*streams), *(f"differs beyond the hypothesis: {d}" for d in beyond))
+    said = (*unknown, *drift(*streams), *(f"differs beyond the hypothesis: {d}" for d in beyond))
     return Experiment(found, said, differs)
+
+
+def _beyond(
+    differs: Sequence[str], before: Window, after: Window, allowed: Sequence[str] | None
+) -> tuple[list[str], tuple[str, ...]]:
+    """Differences that the change does not explain, and what cannot be told: a side that says nothing is not a side that differs."""
+    args = [[e.facts.get("args") or {} for e in w.engines] for w in (before, after)]
+    silent = [name for name, of in zip(("before", "after"), args, strict=True) if not any(of)]
+    if silent:
+        return [], (
+            f"the configuration {' and '.join(silent)} is not known (no command line, no log): it is taken to be as said",
+        )
+    environment = all(any("env" in a for a in of) for of in args)
+    beyond = [
+        d
+        for d in differs
+        if (environment if d.startswith("env.") else allowed is not None and d.partition(":")[0] not in allowed)
+    ]
+    return beyond, ()
 
 
 def _one(

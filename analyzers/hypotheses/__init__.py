@@ -207,7 +207,8 @@ def unpredicted_helps(case: Case, module: ModuleType, hypothesis: Hypothesis, ob
     target = case.attribution.targets.get(objective)
     if target is not None and case.limited(objective):
         most = hypothesis.effect[objective].range_s
-        links = {target.limiting, target.runner_up} if target.limiting else {FLOOR, target.load}
+        links = {target.limiting, target.runner_up} if target.limiting else {target.load}
+        links |= case.limiting() & {FLOOR}
         return bool(links & set(module.RELIEVES)) and (most is None or most[1] > WORTH * (case.measured(objective) or math.inf))
     return target is not None and _unseen(objective, case.attribution)
 
