@@ -78,7 +78,7 @@ def _after(name: str, first: Target, second: Target, requests: int, client: floa
 
     parts = []
     for a, b in zip(first.parts, second.parts, strict=True):
-        cells = {stage: a.cells.get(stage, 0.0) + b.cells.get(stage, 0.0) for stage in {*a.cells, *b.cells}}
+        cells = {stage: a.cells.get(stage, 0.0) + b.cells.get(stage, 0.0) for stage in (*a.cells, *b.cells)}
         more = a if (a.seconds or 0.0) > (b.seconds or 0.0) else b
         parts.append(
             replace(
@@ -224,7 +224,7 @@ def _hot(target: Target, pairs: Sequence[tuple[Target, EngineResult]], results: 
     if target.verdict == "undetermined" and target.measured_s and any(p.bound_s for p in target.parts):
         return replace(target, conditions=(said, *target.conditions))
     link = max(
-        {t.limiting for t, _ in limited if t.limiting},
+        dict.fromkeys(t.limiting for t, _ in limited if t.limiting),
         key=lambda name: sum((t.part(name).seconds or 0.0) * r.requests for t, r in limited),
     )
     parts = tuple(replace(p, status="limiting") if p.link == link else p for p in target.parts)

@@ -12,7 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("busy", deadline=None)  # seconds of one example say more of the machine than of the code
+hypothesis.settings.load_profile("busy")
 
 GOLDEN: Final = Path(__file__).resolve().parent / "golden"
 
