@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Final
 
 from analyzers.case import FLOOR, Case, case_of
+from analyzers.compare import NOISE
 from analyzers.hypotheses import (
     api_servers,
     block_size,
@@ -168,12 +169,12 @@ def _contributes(case: Case, link: str, objective: str, share: float = WORTH) ->
 
 
 def harms(case: Case, hypothesis: Hypothesis) -> bool:
-    """True where a target that is limited already is predicted to become worse."""
-    return any(
-        (hypothesis.effect[name].saves_s or 0.0) < -WORTH / 2 * (case.measured(name) or math.inf)
-        for name in TARGETS
-        if case.limited(name)
-    )
+    """True where a target that is limited already becomes worse: as predicted, or beyond the noise at the bad end of its range."""
+    for name in (name for name in TARGETS if case.limited(name)):
+        effect, measured = hypothesis.effect[name], case.measured(name) or math.inf
+        if (effect.saves_s or 0.0) < -WORTH / 2 * measured or (effect.range_s or (0.0,))[0] < -NOISE * measured:
+            return True
+    return False
 
 
 def net(case: Case, hypothesis: Hypothesis, objective: str) -> float | None:

@@ -27,34 +27,32 @@ WAYS: Final = 2
 REDUCE_S: Final = (8e-6, 30e-6)  # an all-reduce of a decode step over NVLink: assumed, not measured here
 
 
-def split(case: Case, *, ideal: bool) -> Change | None:
-    """The engine over twice the GPUs: everything halved, or only what grows with tokens; all-reduces added. None: heads cannot be split."""
+def split(case: Case, share: float) -> Change | None:
+    """The engine over twice the GPUs; `share` of the fixed cost of a step is split, too, and all-reduces are as quick. None: heads cannot be split."""
     heads, ways = number((case.fact("shape") or {}).get("heads")), number(case.fact("tensor_parallel"), 1.0)
     layers = number((case.fact("shape") or {}).get("layers"), 32.0)
     if math.isfinite(heads) and heads % (WAYS * ways):
         return None
     memory = memory_of(case.engine)
     times = 1.0 if memory.override else pool_with(case.engine, tensor=WAYS) / memory.pool_tokens
-    reduce_s = 2 * layers * REDUCE_S[0 if ideal else 1]
+    reduce_s = 2 * layers * (share * REDUCE_S[0] + (1 - share) * REDUCE_S[1])
 
     def setup(now: Setup, books: Books) -> Setup:
         larger = resized(now, books, times) if math.isfinite(times) else now
-        fixed = now.a / WAYS if ideal else now.a
-        return replace(
-            larger, a=fixed + reduce_s, b=now.b / WAYS, c=now.c / WAYS, q=now.q / WAYS, launch_s=now.launch_s, mixed_s=now.mixed_s
-        )
+        fixed = now.a * (1 - share * (1 - 1 / WAYS))
+        return replace(larger, a=fixed + reduce_s, b=now.b / WAYS, c=now.c / WAYS, q=now.q / WAYS)
 
     return Change(setup)
 
 
 def changed(case: Case) -> Change | None:
-    """The cautious end: the fixed cost of a step stays."""
-    return split(case, ideal=False)
+    """The middle: half of the fixed cost is split."""
+    return split(case, 0.5)
 
 
 def propose(case: Case) -> Hypothesis | None:
     """Wherever a twin holds and the heads can be split."""
-    low, high = split(case, ideal=False), split(case, ideal=True)
+    low, high = split(case, 0.0), split(case, 1.0)
     effects = between(by_twin(case, low), by_twin(case, high)) if low and high else None
     if effects is None:
         return None

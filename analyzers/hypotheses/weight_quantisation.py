@@ -61,7 +61,8 @@ def propose(case: Case) -> Hypothesis | None:
     saved = saved_step_s(case)
     faster = f"; a step reads {1000 * saved:.2g} ms less" if saved else ""
     return Hypothesis(
-        name=NAME, change=f"8-bit weights: {memory.weights_gib * (1 - FP8):.1f} GiB a GPU become KV blocks ({factor(case):.2f} times those of now)",
+        name=NAME, change=f"8-bit weights: {memory.weights_gib * (1 - FP8):.1f} GiB a GPU "
+        + ("less to hold and to read" if memory.override else f"become KV blocks ({factor(case):.2f} times those of now)"),
         flags=("--quantization fp8",),
         claim=f"weights take {memory.weights_gib:.1f} GiB of each GPU, KV blocks {memory.kv_gib:.1f}{faster}",
         effect=effects, predicted_by="twin" if found else "nothing",

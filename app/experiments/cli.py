@@ -102,15 +102,18 @@ def _loaded(store: Any, paths: Sequence[Path], instances: list[str] | None) -> N
 
 def _window(paths: Sequence[Path], instances: list[str] | None = None) -> Any:
     """All that recordings hold; ends where no engine is in them."""
-    from app.pipeline import window_of
-
     with _store(None) as opened:
         _loaded(opened, paths, instances)
-        window = window_of(opened)
+        return _held(opened, paths)
+
+
+def _held(store: Any, paths: Sequence[Path]) -> Any:
+    from app.pipeline import window_of
+
+    window = window_of(store)
     if not window.engines:
-        _fail(
-            f"nothing usable in {', '.join(map(str, paths))}: expected /metrics texts of vLLM, a vLLM server log, spans or request lines"
-        )
+        where = ", ".join(map(str, paths))
+        _fail(f"nothing usable in {where}: expected /metrics texts of vLLM, a vLLM server log, spans or request lines")
     return window
 
 
@@ -171,8 +174,8 @@ def workload(
         return
     with _store(None) as opened:
         _loaded(opened, paths, instance)
-        drift = halves(opened)
-    case = case_for(_window(paths, instance))
+        window, drift = _held(opened, paths), halves(opened)
+    case = case_for(window)
     parts = (case.work, objectives.objectives(case), objectives.conflicts(case), drift)
     _print(output, words.workload(*parts), lambda: words.workload_text(*parts))
 

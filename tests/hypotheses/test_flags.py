@@ -1,6 +1,5 @@
 """Flags that are printed exist in the version that was detected: over 0.10, 0.16, 0.24 and 0.33, from the sources of these."""
 
-import functools
 import re
 import tomllib
 from dataclasses import replace
@@ -13,21 +12,16 @@ from analyzers.case import Case
 from analyzers.hypotheses import HYPOTHESES, proposed, versions
 from app.experiments.plan import bench, script
 
-from .test_advice import HELPS
+from .test_advice import HELPS, built
 
 SOURCES: Final = tomllib.loads((Path(__file__).resolve().parent / "flags.toml").read_text())
 VERSIONS: Final = tuple(SOURCES["serve"])
 FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
 
 
-@functools.cache
-def built(name: str) -> Case:
-    return next(scene.build() for scene in HELPS if scene.name == name)
-
-
 def at(version: str | None, name: str) -> Case:
     """A scene on another version."""
-    found = built(name)
+    found = built(next(scene for scene in HELPS if scene.name == name))
     engines = tuple(replace(e, version=version) for e in found.window.engines)
     return replace(found, window=replace(found.window, engines=engines))
 

@@ -102,18 +102,18 @@ def card(title: str, big: str, under: str) -> Html:
 
 def lengths(work: Workload) -> Html:
     """Prompts and outputs: mean and quantiles."""
-    heads = (("tokens", ""), ("mean", "num"), ("p50", "num"), ("p95", "num"), ("p99", "num"), ("spread", "num"), ("from", ""))
+    heads = (("tokens", ""), ("mean", "num"), ("p50", "num"), ("p95", "num"), ("p99", "num"), ("spread and source", ""))
     rows = [_lengths(name, found) for name, found in (("prompts", work.prompt), ("outputs", work.output))]
     return join([div("wl-title", "Lengths"), table(heads, rows)])
 
 
 def _lengths(name: str, found: Lengths | None) -> Html:
     if found is None:
-        return row((name, "unknown", "", "", "", "", "no lengths were recorded"), numbers=(1,))
+        return row((name, "unknown", "", "", "", "no lengths were recorded"), numbers=(1,))
     quantiles = [count(found.quantiles[q]) if q in found.quantiles else DASH for q in ("p50", "p95", "p99")]
-    spread = f"{number(found.cv, 2)} of the mean"
-    heads = {1: "mean", 2: "p50", 3: "p95", 4: "p99", 5: "spread"}
-    return row((name, count(found.mean), *quantiles, spread, found.how), numbers=(1, 2, 3, 4, 5), heads=heads)
+    said = f"standard deviation {number(found.cv, 2)} of the mean; {found.how}"
+    heads = {1: "mean", 2: "p50", 3: "p95", 4: "p99"}
+    return row((name, count(found.mean), *quantiles, said), numbers=(1, 2, 3, 4), heads=heads)
 
 
 def wishes(found: Sequence[Objective]) -> Html:
