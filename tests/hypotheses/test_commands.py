@@ -120,12 +120,9 @@ def test_a_capacity_sheet_of_a_recording():
     assert document["contexts"] == pytest.approx(36_000 / 8000)
     first = document["options"][0]
     assert (first["name"], first["fits"]) == ("without the override", True)
-    usual = found("capacity", INCIDENTS / "kv_eviction")
-    assert usual["context"] > 2000
-    assert usual["concurrency"] > 100
-    assert "60 contexts of 8000 tokens do not fit" in said(
-        "capacity", INCIDENTS / "kv_eviction", "--context", 8000, "--concurrency", 60
-    )
+    usual = said("capacity", INCIDENTS / "slots")
+    assert re.match(r"55 contexts of 3\d\d\d tokens fit: the pool of 936,544 tokens holds", usual)
+    assert "--tensor-parallel-size 2" in usual
 
 
 def test_a_capacity_sheet_of_a_model_that_does_not_run_yet(tmp_path: Path):
