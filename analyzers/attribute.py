@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from analyzers import combine, ranges, state
-from analyzers.books import NOMINAL_OUTPUT_S, Books, arrival_rate, books
+from analyzers.books import NOMINAL_FRONTEND_S, NOMINAL_OUTPUT_S, Books, arrival_rate, books
 from analyzers.links import CHAIN, by_name, moe_imbalance
 from analyzers.model import TARGETS, Attribution, Engine, EngineResult, Level, Link, Part, Refusal, Row, Stage, Target, Window
 from analyzers.segments import segments
@@ -31,10 +31,14 @@ def attribute(
     target only while its SLO (`slo`, seconds by target) is missed or the `baseline` is exceeded.
     """
     roles = combine.roles(window.engines)
+    nominal_s = _nominal_frontend_s(baseline)
     results = tuple(
-        _engine(engine, role, with_twin=with_twin, slo=slo) for engine, role in zip(window.engines, roles, strict=True)
+        _engine(engine, role, with_twin=with_twin, slo=slo, nominal_s=nominal_s)
+        for engine, role in zip(window.engines, roles, strict=True)
     )
-    finished = int(sum(e.total.get("e2e_n", 0.0) for e in window.engines))
+    # a request of a prefill and a decode server finishes on both
+    last = [e for e, role in zip(window.engines, roles, strict=True) if role != "prefill" or "decode" not in roles]
+    finished = int(sum(e.total.get("e2e_n", 0.0) for e in last))
     return Attribution(
         start=window.start,
         end=window.end,
@@ -63,8 +67,17 @@ def level_of(engine: Engine) -> Level:
     return Level.METRICS
 
 
-def _engine(engine: Engine, role: str, *, with_twin: bool, slo: Mapping[str, float] | None) -> EngineResult:
-    accounts = books(engine)
+def _nominal_frontend_s(baseline: Attribution | None) -> float:
+    """What the front end took in the baseline, after input dwell; the usual value without one."""
+    target = baseline.targets.get("ttft") if baseline else None
+    taken = target.stages.get(Stage.FRONTEND) if target else None
+    if target is None or taken is None:
+        return NOMINAL_FRONTEND_S
+    return max(0.0, taken - target.part("prefill_backlog").cells.get(Stage.FRONTEND, 0.0))
+
+
+def _engine(engine: Engine, role: str, *, with_twin: bool, slo: Mapping[str, float] | None, nominal_s: float) -> EngineResult:
+    accounts = books(engine, frontend_nominal_s=nominal_s)
     if accounts is None:
         return EngineResult(
             engine.instance, engine.engine, role, int(engine.total.get("e2e_n", 0.0)), state.targets(engine), Level.STATE
@@ -218,7 +231,7 @@ def _conditions(name: str, b: Books) -> list[str]:
     said = list(b.notes)
     if b.requests < 100:
         said.append(f"only {b.requests} finished requests")
-    if math.isfinite(b.scale) and not 0.8 <= b.scale <= 1.25:
+    if math.isfinite(b.scale) and b.scale > 0 and not 0.8 <= b.scale <= 1.25:
         said.append(f"the step model gives {1 / b.scale:.2f} times the measured decode seconds; its split was scaled")
     if name == "ttft" and b.engine.total.get("ttft_n", 0.0) != b.engine.total.get("e2e_n", 0.0):
         said.append(

@@ -22,6 +22,8 @@ STALL_S: Final = 0.08  # attribution.md section 2.11
 STALL_TIMES: Final = 3.0
 LITTLE_TOLERANCE: Final = 0.10  # attribution.md section 1, fact 2
 PREEMPTING_PER_S: Final = 0.3  # from this rate on an interval's waiting is for KV blocks
+OTHERS: Final = 0.05  # share of E2E below zero in "output" from which TTFT must be of other requests than the stages
+FEW_GAUGES: Final = 4  # scrapes below which gauges do not say why requests waited (at 30 s a minute gave a wrong reason)
 SHIFT: Final = 0.1  # share of requests by which finished and first-token populations may differ
 
 
@@ -58,11 +60,16 @@ class Books:
 
 
 def books(
-    engine: Engine, windows: Rows | None = None, model: StepModel | None = None, recomputed_tokens: float | None = None
+    engine: Engine,
+    windows: Rows | None = None,
+    model: StepModel | None = None,
+    recomputed_tokens: float | None = None,
+    frontend_nominal_s: float = NOMINAL_FRONTEND_S,
 ) -> Books | None:
     """The accounting of one engine; None where no request histogram says anything (level `state`).
 
-    `windows` and `model` take the place of the engine's own (resampling), `recomputed_tokens` of the estimate (extremes).
+    `windows` and `model` take the place of the engine's own (resampling), `recomputed_tokens` of the estimate (extremes),
+    `frontend_nominal_s` (after input dwell) of the usual 12 ms where a baseline measured it.
     """
     t = engine.total
     n = t.get("e2e_n", 0.0)
@@ -72,7 +79,7 @@ def books(
     model = model or steps.fit(engine, windows)
     mean = {name: t[f"{name}_s"] / n for name in ("queue", "prefill", "decode", "e2e")}
     ttft = t["ttft_s"] / t["ttft_n"] if t.get("ttft_n") and "ttft_s" in t else math.nan
-    stages, notes = _stages(mean, ttft, t)
+    stages, notes = _stages(mean, ttft, t, _cut(engine))
     hits = hits_of(engine)
     little, hold = _little(engine)
     recomputed = steps.recomputed_tokens(engine)
@@ -80,7 +87,7 @@ def books(
         recomputed = (recomputed_tokens, *recomputed[1:])
     requeue = _requeue(engine)
     queue, seen = _queue(engine, mean["queue"], hits, hold, windows, model)
-    dwell = _dwell(windows, model, stages[Stage.FRONTEND])
+    dwell = _dwell(windows, model, stages[Stage.FRONTEND] - frontend_nominal_s)
     decode, scale, stalls = _decode(engine, windows, model, mean["decode"], n, recomputed[0], requeue)
     stall = decode.get("stall", 0.0)
     if stall > 0 and mean["decode"] > 0:  # the same stalls hold up who waits, in proportion
@@ -105,8 +112,12 @@ def books(
     if not hold:
         refusals.append(
             Refusal(
-                f"why requests waited: the gauges hold {little:.2f} times the seconds that the histograms measured",
-                "a drained run or a longer window, scraped without holes",
+                f"why requests waited: the gauges hold {little:.2f} times the seconds that the histograms measured"
+                if math.isfinite(little)
+                else "why requests waited: no running and waiting gauges with a clock, or too few of them",
+                "a drained run or a longer window, scraped without holes"
+                if math.isfinite(little)
+                else "/metrics scraped every second, or at least four times in the window",
             )
         )
     if hits.refusal:
@@ -124,7 +135,7 @@ def books(
         prefill=_prefill(engine, model, hits, mean["prefill"]),
         decode=decode,
         dwell_s=dwell,
-        frontend_nominal_s=NOMINAL_FRONTEND_S,
+        frontend_nominal_s=frontend_nominal_s,
         scale=scale,
         little=little,
         gauges_hold=hold,
@@ -137,8 +148,13 @@ def books(
     )
 
 
-def _stages(mean: Mapping[str, float], ttft: float, t: Mapping[str, float]) -> tuple[dict[Stage, float], list[str]]:
-    """Stage means that add up to E2E. Negative residues of subtraction stay: `attribute` puts them into unexplained."""
+def _stages(
+    mean: Mapping[str, float], ttft: float, t: Mapping[str, float], inside: float
+) -> tuple[dict[Stage, float], list[str]]:
+    """Stage means that add up to E2E. Negative residues of subtraction stay: `attribute` puts them into unexplained.
+
+    `inside` requests were in the engine when the window began or ended: their TTFT and their stages are in different windows.
+    """
     rest = mean["e2e"] - mean["queue"] - mean["prefill"] - mean["decode"]
     frontend, notes = ttft - mean["queue"] - mean["prefill"], []
     if not math.isfinite(ttft):
@@ -148,6 +164,12 @@ def _stages(mean: Mapping[str, float], ttft: float, t: Mapping[str, float]) -> t
         notes.append(
             f"TTFT counts {t['ttft_n']:.0f} requests, the stages only the {t['e2e_n']:.0f} that finished: "
             "the front end of those that finished is at most E2E - queue - prefill - decode",
+        )
+        frontend = min(max(frontend, 0.0), max(rest, 0.0))
+    elif frontend - rest > OTHERS * mean["e2e"] and inside > t["e2e_n"] / 2:
+        notes.append(
+            "TTFT is of other requests than the stages (the window is short, or the load changed in it): "
+            "the front end of those that finished is at most E2E - queue - prefill - decode"
         )
         frontend = min(max(frontend, 0.0), max(rest, 0.0))
     if rest - frontend < 0:
@@ -163,6 +185,15 @@ def _stages(mean: Mapping[str, float], ttft: float, t: Mapping[str, float]) -> t
     }, notes
 
 
+def _cut(engine: Engine) -> float:
+    """Requests in the engine at the beginning and at the end of the window; 0 where no gauge says it."""
+    row = engine.interval
+    if not len(row.get("ts", ())):
+        return 0.0
+    first, last = row["running_before"][0] + row["waiting_before"][0], row["running"][-1] + row["waiting"][-1]
+    return float(np.nan_to_num(first) + np.nan_to_num(last))
+
+
 def _integral(engine: Engine, name: str) -> float:
     """Request seconds in a state: the gauge's integral over the window (trapezes; reset at restarts)."""
     row = engine.interval
@@ -174,6 +205,8 @@ def _little(engine: Engine) -> tuple[float, bool]:
     """Seconds in the gauges over seconds in the histograms, and whether they agree within what sampling allows."""
     row, t = engine.interval, engine.total
     if not len(row.get("ts", ())) or not bool(np.all(row["timed"].astype(bool))) or not np.isfinite(row["running"]).any():
+        return math.nan, False
+    if np.isfinite(row["running"]).sum() < FEW_GAUGES:
         return math.nan, False
     waits = _integral(engine, "waiting")
     seen = _integral(engine, "running") + waits
@@ -287,7 +320,7 @@ def _mean_step(windows: Rows | None, model: StepModel) -> float:
     return float(np.quantile(windows.dt[some] / windows.n[some], 0.1))
 
 
-def _dwell(windows: Rows | None, model: StepModel, frontend: float) -> float:
+def _dwell(windows: Rows | None, model: StepModel, most: float) -> float:
     """Wait in the engine's input queue for the step in flight, seconds per request.
 
     QUEUED is stamped between steps, so this wait reads as front end but belongs to what fills the steps: the mean
@@ -300,14 +333,14 @@ def _dwell(windows: Rows | None, model: StepModel, frontend: float) -> float:
     held = np.maximum(step - model.a - model.c * windows.decode / per, 0.0) / 2
     weight = np.maximum(windows.arrivals, 0.0)
     mean = float((weight * held).sum() / max(1.0, weight.sum()))
-    return min(mean, max(0.0, frontend - NOMINAL_FRONTEND_S))
+    return min(mean, max(0.0, most))
 
 
 def _prefill(engine: Engine, model: StepModel, hits: Hits, mean: float) -> dict[str, float]:
     """PREFILL seconds: own work with the best hits, extra own work for avoidable misses, the rest others' prompts."""
-    if not model.ok:
-        return {"own": 0.0, "extra": 0.0, "others": 0.0, "unread": mean}
     prompt, _, cv, _ = steps.lengths(engine)
+    if not model.ok or not math.isfinite(prompt):
+        return {"own": 0.0, "extra": 0.0, "others": 0.0, "unread": mean}
     now = hits.now if math.isfinite(hits.now) else 0.0
     best = max([now, *(x for x in (hits.shared, hits.endless) if math.isfinite(x))])
     computed, least = prompt * (1 - now), prompt * (1 - best)
@@ -340,7 +373,7 @@ def _decode(
         out["unread"] = mean - out["requeue"]
         return out, math.nan, (0.0, 0.0)
     prompt, output, _, _ = steps.lengths(engine)
-    context = prompt + output / 2
+    context = prompt + output / 2 if math.isfinite(prompt + output) else 0.0  # lengths unknown: nothing was read before
     recompute = preempted * model.a + again_tokens * (model.b + model.q * context / 2) if preempted else 0.0
     held = min(requeue + recompute, 0.8 * mean * n)
     if requeue + recompute > 0:

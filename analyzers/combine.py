@@ -78,22 +78,27 @@ def _after(name: str, first: Target, second: Target, requests: int, client: floa
 
     parts = []
     for a, b in zip(first.parts, second.parts, strict=True):
+        unknown = [role for p, role in ((a, "prefill"), (b, "decode")) if p.seconds is None and (p.used or p.bound_s is not None)]
         cells = {stage: a.cells.get(stage, 0.0) + b.cells.get(stage, 0.0) for stage in (*a.cells, *b.cells)}
         more = a if (a.seconds or 0.0) > (b.seconds or 0.0) else b
         parts.append(
             replace(
                 more,
-                seconds=total(a.seconds, b.seconds),
+                seconds=total(a.seconds, b.seconds) or (None if unknown else total(a.seconds, b.seconds)),
                 cells=cells,
                 fault_s=total(a.fault_s, b.fault_s),
                 saves_s=total(a.saves_s, b.saves_s),
                 bound_s=total(a.bound_s, b.bound_s),
                 used=a.used or b.used,
                 range_s=(a.range_s[0] + b.range_s[0], a.range_s[1] + b.range_s[1]) if a.range_s and b.range_s else None,
-                status="contributing"
+                status="unknown"
+                if unknown and not total(a.seconds, b.seconds)
+                else "contributing"
                 if "contributing" in {a.status, b.status} or "limiting" in {a.status, b.status}
                 else more.status,
-                conditions=tuple(dict.fromkeys((*a.conditions, *b.conditions))),
+                conditions=tuple(
+                    dict.fromkeys((*(f"not known on the {role} server" for role in unknown), *a.conditions, *b.conditions))
+                ),
                 evidence=(*(f"prefill server: {x}" for x in a.evidence), *(f"decode server: {x}" for x in b.evidence)),
             )
         )

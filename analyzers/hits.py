@@ -113,8 +113,9 @@ def _from_events(engine: Engine, now: float) -> Hits | None:
         # each engine evicts because it also holds the others' prefixes (0.33 captures: with routing by prefix nothing was evicted)
         elsewhere, again = elsewhere + again, 0.0
         how += "; the same prefixes lie on several engines: what was stored again is taken as a cost of that, too"
-    shared = min(0.999, now + elsewhere / prompt)
-    endless = min(0.999, now + again / prompt)
+    left = max(0.0, 0.999 - now)  # generated tokens are stored, too: both together are no more than what was computed
+    fits = min(1.0, left * prompt / max(elsewhere + again, 1e-9))
+    shared, endless = now + fits * elsewhere / prompt, now + fits * again / prompt
     if kv.get("salts"):
         return Hits(
             now,

@@ -25,9 +25,11 @@ EXACT: Final = frozenset({"frontend", "output"})  # measured by subtraction: cal
 def of(accounts: Books, targets: Mapping[str, Target], level: Level, seed: int = 0) -> dict[str, dict[str, tuple[float, float]]]:
     """Range of each known part, by target and link, in the target's seconds."""
     found: dict[tuple[str, str], list[float]] = {}
-    for drawn in (*_bootstrap(accounts, seed), *_extremes(accounts)):
-        for name, link, seconds in _parts(drawn):
-            found.setdefault((name, link), []).append(seconds)
+    ends: dict[tuple[str, str], list[float]] = {}
+    for into, several in ((found, _bootstrap(accounts, seed)), (ends, _extremes(accounts))):
+        for drawn in several:
+            for name, link, seconds in _parts(drawn):
+                into.setdefault((name, link), []).append(seconds)
     out: dict[str, dict[str, tuple[float, float]]] = {}
     for name, target in targets.items():
         out[name] = {}
@@ -40,7 +42,9 @@ def of(accounts: Books, targets: Mapping[str, Target], level: Level, seed: int =
                 _width(part.link, part.seconds, target.measured_s, seen, accounts.requests)
                 for seen in observed(accounts.engine, level)
             )
-            low, high = min(low, part.seconds, part.seconds - width), max(high, part.seconds, part.seconds + width)
+            extremes = ends.get((name, part.link), [])
+            low = min(low, part.seconds - width, *extremes, part.seconds)
+            high = max(high, part.seconds + width, *extremes, part.seconds)
             out[name][part.link] = (max(0.0, low) if part.seconds >= 0 else low, min(high, max(target.measured_s, part.seconds)))
     return out
 
@@ -85,7 +89,7 @@ def _bootstrap(accounts: Books, seed: int) -> Iterator[Books]:
     for _ in range(DRAWS):
         starts = rng.integers(0, n - size + 1, BLOCKS)
         index = np.concatenate([np.arange(start, start + size) for start in starts])[:n]
-        drawn = books(accounts.engine, windows, refit(windows, model, index))
+        drawn = books(accounts.engine, windows, refit(windows, model, index), None, accounts.frontend_nominal_s)
         if drawn is not None:
             yield drawn
 
@@ -95,6 +99,6 @@ def _extremes(accounts: Books) -> Iterator[Books]:
     _, low, high, _ = accounts.recomputed
     if high > low and math.isfinite(high):
         for value in (low, high):
-            drawn = books(accounts.engine, accounts.windows, accounts.model, value)
+            drawn = books(accounts.engine, accounts.windows, accounts.model, value, accounts.frontend_nominal_s)
             if drawn is not None:
                 yield drawn

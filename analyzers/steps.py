@@ -16,6 +16,7 @@ import numpy as np
 
 from analyzers.model import Array, Engine
 
+TRIM: Final = 6.0  # median absolute deviations above which a window held a stall or idle time
 MIN_WINDOWS: Final = 12  # busy windows below which nothing is fitted (attribution.md section 7)
 MAX_CONDITION: Final = 1e3
 MAX_CORRELATION: Final = 0.95
@@ -453,7 +454,7 @@ def non_negative(X: Array, y: Array, rounds: int = 5) -> tuple[Array, Array, Arr
         coef[active] = np.maximum(solution, 0.0) if active else 0.0
         residual = y - X @ coef
         spread = float(np.median(np.abs(residual[keep] - np.median(residual[keep])))) + 1e-9
-        new = residual - np.median(residual[keep]) < 6 * spread  # one-sided: idle time and stalls only add
+        new = residual - np.median(residual[keep]) < TRIM * spread  # one-sided: idle time and stalls only add
         if bool((new == keep).all()) or new.sum() < X.shape[1] + 3:
             break
         keep = new
@@ -521,7 +522,6 @@ def refit(windows: Rows, model: StepModel, index: Array) -> StepModel:
 
     The model itself where the draw cannot carry a fit.
     """
-    use = index[windows.busy[index]]
     terms = [
         j for j, value in enumerate((1.0, model.b - model.b_min, model.c - model.c_min, model.q, model.mixed_s)) if value > 0
     ]
@@ -529,6 +529,13 @@ def refit(windows: Rows, model: StepModel, index: Array) -> StepModel:
     y = windows.dt - model.c_min * X[:, 2] - model.b_min * X[:, 1] - (model.extra if len(model.extra) == len(windows.dt) else 0.0)
     only = np.zeros_like(X)
     only[:, terms] = X[:, terms]
+    # windows that the fit left out as stalled stay out: drawn several times they would pass for what steps cost
+    was = np.array([model.a, model.b - model.b_min, model.c - model.c_min, model.q, model.mixed_s])
+    residual = (y - only @ was) / np.maximum(windows.dt, 1e-9)
+    middle = float(np.median(residual[windows.busy])) if windows.busy.any() else 0.0
+    spread = float(np.median(np.abs(residual[windows.busy] - middle))) + 1e-9 if windows.busy.any() else 0.0
+    usable = windows.busy & (residual - middle < TRIM * spread)
+    use = index[usable[index]]
     if len(use) < MIN_WINDOWS:
         return model
     weight = 1 / np.maximum(windows.dt[use], 1e-9)

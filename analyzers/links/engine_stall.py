@@ -28,7 +28,12 @@ LINK: Final = Link("engine_stall", "Stalls")
 def row(books: Books) -> Row:
     """Decode seconds in gaps that no modelled step explains."""
     if not books.model.ok:
-        return Row(known=False, fact="no step model", conditions=(books.model.refused or "no step model",))
+        return Row(  # without step costs all of decode could be stalls
+            known=False,
+            bound={Stage.DECODE: books.decode["unread"]},
+            fact="no step model",
+            conditions=(books.model.refused or "no step model",),
+        )
     count, length = books.stalls
     said = [f"{count:.0f} stalls of about {length:.2f} s"] if count else []
     lines = [e for e in books.engine.event if e.kind in {"jit", "rearrange"}]

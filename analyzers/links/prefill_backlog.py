@@ -86,6 +86,11 @@ def _conditions(books: Books) -> tuple[str, ...]:
     said = []
     if books.queue["budget"] > 0 and not books.gauges_hold:
         said.append("queue reasons are read from gauges that do not match the histograms well")
+    if books.prefill["unread"] > 0 or books.decode["unread"] > 0:
+        said.append(
+            f"up to {books.prefill['unread'] + books.decode['unread']:.3f} s of prefill and decode could be behind prompts: "
+            "without step costs and prompt lengths these cells are not known, and not counted"
+        )
     if books.hits.refusal and not books.hits.missed_known:
         said.append("unseen sharing (salt, routing) cannot be told from a backlog")
     return tuple(said)

@@ -111,9 +111,6 @@ def test_what_was_measured_is_not_drawn_again(monkeypatch: pytest.MonkeyPatch):
     assert high - low == pytest.approx(0.0, abs=1e-9)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the extremes are thrown in with the 24 draws before the 5 and 95 % are taken, which cut them off"
-)
 def test_the_ends_of_what_nobody_observed_are_in_the_range(monkeypatch: pytest.MonkeyPatch):
     # 60 preemptions computed again nothing at least, 60 x 660 tokens at most: 39,600 x 20 µs = 0.792 s over 300 requests
     widths(monkeypatch, 0.0, 0.0)

@@ -41,9 +41,6 @@ def test_without_12_busy_windows_step_costs_are_refused_and_a_longer_recording_i
     assert fleet(result, "ttft").limiting == "slots"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the backlog's decode and prefill cells are a known 0 where there are no step costs, and nothing says so"
-)
 def test_without_step_costs_what_prompts_cost_decodes_is_said_to_be_unknown():
     part = fleet(judged(engine_of(seconds=11, prompt=3000)), "tpot").part("prefill_backlog")
     assert part.seconds is None or part.bound_s or any("step" in c for c in part.conditions)

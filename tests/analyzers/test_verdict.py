@@ -268,7 +268,6 @@ def test_a_front_end_is_nominal_up_to_12_ms():
     assert (slow.verdict, slow.limiting) == ("limited", "frontend")
 
 
-@pytest.mark.xfail(strict=True, reason="the nominal front end is 12 ms whatever the baseline measured")
 def test_a_baseline_replaces_the_nominal_front_end():
     # 30 ms were normal here: only what exceeds them is the front end's
     before = attribute(window_of(engine_of(frontend_s=0.030)))

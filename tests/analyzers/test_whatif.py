@@ -133,7 +133,6 @@ def test_without_an_slo_no_share_is_said():
     assert of(seen(HEALTHY)).met is None
 
 
-@pytest.mark.xfail(strict=True, reason="the share of requests within an SLO leaves out the seconds of the API server")
 def test_seconds_of_the_api_server_count_against_an_slo():
     # every TTFT holds 1 s of front end: no request can meet 0.5 s
     found = of(seen(HEALTHY, frontend_s=1.0), slo={"ttft": 0.5})
