@@ -5,6 +5,7 @@ import ssl
 from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
 
 
 class AccessError(Exception):
@@ -72,3 +73,18 @@ def _secret(variable: str | None, file: str | None) -> str | None:
     if not found or not found.isprintable():
         raise AccessError(f"{variable or file}: expected one line of printable text")
     return found
+
+
+def checked(url: str, form: str) -> tuple[str, SplitResult]:
+    """The URL with its scheme, whole and in parts. ValueError names the expected `form`; credentials inside are refused."""
+    full = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(full)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"expected {form} ({error})") from error
+    if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
+        raise ValueError(f"expected {form}")
+    if parts.username is not None:
+        raise ValueError("expected a URL without user and password: they come from the environment or a file")
+    return full, parts

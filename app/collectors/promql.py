@@ -14,12 +14,11 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from string import Template
 from typing import Any, Final, Self
-from urllib.parse import urlsplit
 
 import requests
 from prometheus_api_client import PrometheusConnect
 
-from app.collectors.access import Access
+from app.collectors.access import Access, checked
 
 MAX_BYTES: Final = 512 << 20  # of one answer
 MAX_POINTS: Final = 10_000  # a series and query; Prometheus refuses above 11,000
@@ -222,16 +221,7 @@ def matchers(texts: Sequence[str]) -> str:
 
 def base_url(url: str) -> str:
     """The URL of an API as the client takes it. ValueError says what is wrong; credentials inside are refused."""
-    full = url if "://" in url else f"http://{url}"
-    try:
-        parts = urlsplit(full)
-        port = parts.port
-    except ValueError as error:
-        raise ValueError(f"expected http://host:port ({error})") from error
-    if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
-        raise ValueError("expected http://host:port")
-    if parts.username is not None:
-        raise ValueError("expected a URL without user and password: they come from the environment or a file")
+    full, parts = checked(url, "http://host:port")
     if parts.query or parts.fragment:
         raise ValueError("expected a URL without query")
     return full.rstrip("/").removesuffix("/api/v1")

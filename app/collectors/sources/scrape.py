@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from app.collectors.access import Access, AccessError
+from app.collectors.access import Access, AccessError, checked
 from app.collectors.formats.json_lines import instance_of
 
 MAX_BYTES: Final = 64 << 20  # of one answer, unpacked; 400 engines have 12 MiB
@@ -55,16 +55,7 @@ class Target:
 
 def complete(url: str) -> str:
     """The URL with scheme and path. ValueError says what is wrong; credentials inside are refused."""
-    full = url if "://" in url else f"http://{url}"
-    try:
-        parts = urlsplit(full)
-        port = parts.port
-    except ValueError as error:
-        raise ValueError(f"expected http://host:port/metrics ({error})") from error
-    if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
-        raise ValueError("expected http://host:port/metrics")
-    if parts.username is not None:
-        raise ValueError("expected a URL without user and password: they come from the environment or a file")
+    _, parts = checked(url, "http://host:port/metrics")
     path = parts.path if parts.path not in {"", "/"} else "/metrics"
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
