@@ -212,7 +212,9 @@ def test_a_slow_target_leaves_scrapes_out_and_holds_up_no_other():
     assert 2 <= len(by_url[tortoise]) <= 4
     assert 11 <= len(by_url[hare]) <= 16
     gaps = [b["t"] - a["t"] for a, b in zip(by_url[tortoise], by_url[tortoise][1:], strict=False)]
-    assert all(abs(gap - 0.8) < 0.15 for gap in gaps), gaps  # the next due time, not "at once"
+    assert min(gaps) > 0.75
+    # at a due time, not "at once" after 0.7 s; a busy machine may miss one more
+    assert all(abs(gap - 0.2 * round(gap / 0.2)) < 0.05 for gap in gaps), gaps
 
 
 def test_a_target_that_dies_is_a_gap_and_comes_back():
