@@ -19,6 +19,8 @@ from analyzers.model import Batch
 MEMORY = ":memory:"
 DEFAULT_MEMORY_LIMIT = "2GB"  # DuckDB's own default is 80 % of the machine, which belongs to the server next door
 
+FEW_WORDS = 64  # texts of a column that are worth encoding once
+
 _TYPES: Mapping[str, pa.DataType] = {
     "VARCHAR": pa.string(),
     "DOUBLE": pa.float64(),
@@ -221,9 +223,9 @@ def _arrow(values: Any, kind: pa.DataType) -> pa.Array:  # noqa: PLR0911 one ret
         return values.cast(kind)
     length = len(values)
     if pa.types.is_string(kind):
-        if length and isinstance(values, list) and values[0] is not None and len(set(values)) == 1:  # the engine of a log, mostly
-            text = str(values[0]).encode("utf-8", "replace")
-            return pa.Array.from_buffers(kind, length, [None, *_offsets([len(text)] * length), pa.py_buffer(text * length)])
+        words = set(values) if length > FEW_WORDS and isinstance(values, list) else ()
+        if 0 < len(words) <= FEW_WORDS and None not in words:  # the engines of a log, mostly
+            return _repeated(values, sorted(words), kind)
         texts = [b"" if value is None else str(value).encode("utf-8", "replace") for value in values]
         return pa.Array.from_buffers(
             kind, length, [_valid(values), *_offsets([len(text) for text in texts]), pa.py_buffer(b"".join(texts))]
@@ -249,6 +251,17 @@ def _arrow(values: Any, kind: pa.DataType) -> pa.Array:  # noqa: PLR0911 one ret
         valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
         data = np.where(missing, 0.0, data).astype(kind.to_pandas_dtype())
     return pa.Array.from_buffers(kind, length, [valid, pa.py_buffer(np.ascontiguousarray(data))])
+
+
+def _repeated(values: list[str], words: list[str], kind: pa.DataType) -> pa.Array:
+    """Texts of which few differ, each of them encoded once."""
+    texts = {word: str(word).encode("utf-8", "replace") for word in words}
+    if len(words) == 1:
+        text = texts[words[0]]
+        offsets = np.arange(len(values) + 1, dtype=np.int32) * len(text)
+        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(text * len(values))])
+    found = list(map(texts.__getitem__, values))
+    return pa.Array.from_buffers(kind, len(values), [None, *_offsets(list(map(len, found))), pa.py_buffer(b"".join(found))])
 
 
 def _valid(values: Sequence[Any]) -> pa.Buffer | None:

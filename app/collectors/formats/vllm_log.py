@@ -50,7 +50,7 @@ from app.collectors.formats.vllm_log_lines import (
     whole,
 )
 from app.collectors.formats.vllm_log_rows import NONE, Calendar, EventRow, Part, Row, batches
-from app.collectors.formats.vllm_log_table import Form, learn, read_table, shapes
+from app.collectors.formats.vllm_log_table import Form, Shape, learn, numbers_of, numbers_of_lines, read_table, without_digits
 
 NAME: Final = "vllm_log"
 BLOCK: Final = 1 << 20  # bytes read at once
@@ -60,7 +60,6 @@ FEW: Final = 8  # lines of a shape below which the pattern is cheaper than a tab
 JOINS: Final = 4  # lines that one wrapped record may span, beyond its first
 NEAR: Final = 6  # lines between the version and the model in the start-up banner
 PATHS: Final = 1000  # distinct method, path, status kept
-DULL: Final = Form("dull", b"", b"", 0, {}, {})
 BOM: Final = b"\xef\xbb\xbf"
 
 _ANSI: Final = re.compile(rb"(?:\x1b|#033|\^\[)\[[0-?]*[ -/]*[@-~]")
@@ -95,7 +94,7 @@ class _Line(NamedTuple):
     """A line of unknown shape."""
 
     text: bytes
-    shape: bytes
+    shape: Shape
     before: bytes  # the line before
     number: int
 
@@ -116,9 +115,9 @@ class _State:
 
     calendar: Calendar
     tally: Tally = field(default_factory=Tally)
-    numbers: dict[bytes, int] = field(default_factory=dict)  # shape -> its place in `forms`
-    forms: list[Form] = field(default_factory=lambda: [DULL])
-    dull: int = 0  # shapes of lines that say nothing
+    places: dict[bytes, int] = field(default_factory=dict)  # shape without its count of numbers -> its place in `forms`
+    forms: list[Form] = field(default_factory=list)
+    dull: int = 0  # how many of them are of lines that say nothing
     before: bytes = b""  # the line before
     held: _Held | None = None
     start: tuple[_Place, dict[str, Any]] | None = None  # waits for the banner's line with the model
@@ -227,37 +226,59 @@ def _clean(text: bytes) -> bytes:
 
 def _block(state: _State, text: bytes, *, ended: bool) -> None:
     """Read the lines of a block: those of known shape together, the others one by one, which teaches shapes."""
-    flat = shapes(text)
+    flat = without_digits(text)
     first = state.tally.lines + 1
-    count = flat.count(b"\n") + 1
-    state.tally.lines += count
-    shape = flat[: flat.find(b"\n")] if count > 1 else flat
-    form = state.numbers.get(shape)
-    if form is not None and len(flat) == count * (len(shape) + 1) - 1 and flat == b"\n".join([shape] * count):
-        state.before = text[text.rfind(b"\n") + 1 :]
-        _many(state, state.forms[form], text, np.arange(first, first + count))
+    count = _uniform(state, text, flat)
+    if count:
+        state.tally.lines += count
         return
     found = flat.split(b"\n")
-    forms = np.fromiter(map(state.numbers.get, found, repeat(-1)), np.int64, count)
+    count = len(found)
+    state.tally.lines += count
+    counts = numbers_of_lines(text)
+    forms = _forms(state, found, counts)
     lines = text.split(b"\n")
-    known = len(state.numbers)
+    known = len(state.forms)
     for at in np.flatnonzero(forms < 0).tolist():
         if not lines[at]:
             continue
-        if len(state.numbers) > known:  # perhaps this shape was learned in this block
-            forms[at] = state.numbers.get(found[at], -1)
+        if len(state.forms) > known:  # perhaps this shape was learned in this block
+            place = state.places.get(found[at], -1)
+            forms[at] = place if place >= 0 and state.forms[place].numbers == counts[at] else -1
         if forms[at] < 0:
             before = lines[at - 1] if at else state.before
-            _one(state, _Line(lines[at], found[at], before, first + at), ended=ended)
+            _one(state, _Line(lines[at], (found[at], int(counts[at])), before, first + at), ended=ended)
     state.before = lines[-1]
-    for number in np.unique(forms[forms > 0]).tolist():
-        places = np.flatnonzero(forms == number)
-        _many(state, state.forms[number], b"\n".join([lines[at] for at in places.tolist()]), places + first)
+    for number in np.unique(forms[forms >= 0]).tolist():
+        if state.forms[number].kind != "dull":
+            places = np.flatnonzero(forms == number)
+            _many(state, state.forms[number], b"\n".join([lines[at] for at in places.tolist()]), places + first)
+
+
+def _forms(state: _State, texts: list[bytes], counts: Array) -> Array:
+    """Return the place of the form of each line, from its text without digits and its count of numbers; -1 where there is none."""
+    forms = np.fromiter(map(state.places.get, texts, repeat(-1)), np.int64, len(texts))
+    forms[np.array([*(form.numbers for form in state.forms), -1])[forms] != counts] = -1  # a number too many, or missing
+    return forms
+
+
+def _uniform(state: _State, text: bytes, flat: bytes) -> int:
+    """Read a block whose lines have all one known shape; how many they are. 0: it is no such block, nothing was read."""
+    shape = flat.partition(b"\n")[0]
+    count, rest = divmod(len(flat) + 1, len(shape) + 1)
+    if rest or count == 1 or flat != b"\n".join([shape] * count):
+        return 0
+    place = state.places.get(shape)
+    if place is None or numbers_of(text) != count * state.forms[place].numbers:
+        return 0
+    state.before = text[text.rfind(b"\n") + 1 :]
+    _many(state, state.forms[place], text, np.arange(state.tally.lines + 1, state.tally.lines + count + 1))
+    return count
 
 
 def _many(state: _State, form: Form, text: bytes, numbers: Array) -> None:
     """Read lines of one shape."""
-    if form is DULL:
+    if form.kind == "dull":
         return
     if form.kind == "access":
         _calls(state, text.split(b"\n"), numbers)
@@ -265,7 +286,8 @@ def _many(state: _State, form: Form, text: bytes, numbers: Array) -> None:
     read = read_table(form, text, numbers) if len(numbers) >= FEW else None
     if read is None:
         for line, number in zip(text.split(b"\n"), numbers.tolist(), strict=True):
-            _frequent(state, form.kind, line, number)
+            if not _frequent(state, form.kind, line, number):
+                state.rejects.append((number, EXPECTED[form.kind]))
         return
     state.parts.append(read[0])
     state.rejects += [(number, EXPECTED["number"]) for number in read[1]]
@@ -273,7 +295,7 @@ def _many(state: _State, form: Form, text: bytes, numbers: Array) -> None:
 
 def _calls(state: _State, lines: list[bytes], numbers: Array) -> None:
     """Count access lines of one shape: most end alike."""
-    ends = [line[line.rfind(b" - ") + 3 :] for line in lines]
+    ends = [line.rpartition(b" - ")[2] for line in lines]
     for end, count in Counter(ends).items():
         call = call_of(end)
         if call is not None:
@@ -319,11 +341,11 @@ def _other(state: _State, line: _Line, *, ended: bool) -> None:
             _ignore(state, line.shape)
 
 
-def _ignore(state: _State, shape: bytes) -> None:
+def _ignore(state: _State, shape: Shape) -> None:
     """Learn that lines of a shape say nothing."""
     if state.dull < SHAPES:
         state.dull += 1
-        state.numbers[shape] = 0
+        _teach(state, shape, Form("dull", shape[1], b"", b"", 0, {}, {}))
 
 
 def _joined(state: _State, held: _Held, line: _Line, *, ended: bool) -> bool:
@@ -369,7 +391,7 @@ def _say(line: bytes, *, ended: bool) -> list[_Said]:
     return said
 
 
-def _frequent(state: _State, kind: str, line: bytes, number: int, shape: bytes | None = None) -> bool:
+def _frequent(state: _State, kind: str, line: bytes, number: int, shape: Shape | None = None) -> bool:
     """Read a line that holds one frequent record and nothing else, and learn its shape; False if it is none."""
     match = next((hit for pattern in WHOLE[kind] if (hit := pattern.fullmatch(line))), None)
     if match is None:
@@ -383,11 +405,17 @@ def _frequent(state: _State, kind: str, line: bytes, number: int, shape: bytes |
         state.rejects.append((number, EXPECTED["number"]))
     if shape is not None:
         _server(state, found)
-        form = learn(kind, line, match) if len(state.forms) <= SHAPES else None
+        form = learn(kind, line, match) if len(state.forms) - state.dull < SHAPES else None
         if form is not None:
-            state.numbers[shape] = len(state.forms)
-            state.forms.append(form)
+            _teach(state, shape, form)
     return True
+
+
+def _teach(state: _State, shape: Shape, form: Form) -> None:
+    """Learn a shape; of those that differ only in how many numbers they have, the first."""
+    if shape[0] not in state.places:
+        state.places[shape[0]] = len(state.forms)
+        state.forms.append(form)
 
 
 def _headless(state: _State, line: bytes, number: int) -> None:

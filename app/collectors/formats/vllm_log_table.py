@@ -1,8 +1,9 @@
 """Lines of a vLLM server log that differ only in their digits, read at once as a table of numbers.
 
-Such lines have one shape: each with one 0 in place of each number. One line of a shape is understood by the patterns of
-`vllm_log_lines`; where its numbers stand is noted, and all lines of that shape are parted into cells there and read by Arrow.
-That is several times as fast as a pattern for each line, for any transport and any process prefix alike.
+Such lines have one shape: the text without its digits, and how many numbers it has. One line of a shape is understood by the
+patterns of `vllm_log_lines`; where its numbers stand is noted, and all lines of that shape are parted into cells there and read
+by Arrow. That is several times as fast as a pattern for each line, for any transport and any process prefix alike. A line that
+has the shape, but not a number in each of those places, is left to the patterns.
 """
 
 from typing import Any, Final, NamedTuple
@@ -15,18 +16,20 @@ from analyzers.model import Array
 from app.collectors.formats.vllm_log_lines import FIELDS, STAMPS, TOO_BIG, Groups, Match, day_start
 from app.collectors.formats.vllm_log_rows import Part, per_run
 
-PIECE: Final = 1 << 14  # bytes that stay in the nearest cache while they are worked on
 # name -> groups of one cell, and their digits: a date and its hour, without what stands between them
 DATES: Final = {"o": (("om", "od", "oh"), 6), "j": (("jy", "jm", "jd", "jh"), 10), "i": (("iy", "im", "id", "ih"), 10)}
 _BETWEEN: Final = frozenset(b"- T")
-_ZEROS: Final = bytes(48 if 48 <= code <= 57 else code for code in range(256))
+_FIGURES: Final = b"0123456789"
 _DIGITS: Final = frozenset(b"0123456789.")
+
+Shape = tuple[bytes, int]  # the text without its digits, how many numbers stood in it
 
 
 class Form(NamedTuple):
     """A shape of line that was understood: where its numbers stand in a row of the table that `commas` and `drop` make."""
 
     kind: str
+    numbers: int  # as a shape has them
     commas: bytes
     drop: bytes
     width: int
@@ -34,36 +37,48 @@ class Form(NamedTuple):
     found: Groups
 
 
-def shapes(text: bytes) -> bytes:
-    """Return the shapes of all lines, parted by line ends: the text with one 0 in place of each number."""
-    raw = np.frombuffer(text.translate(_ZEROS), np.uint8)
-    parts = []
-    for start in range(0, len(raw), PIECE):
-        piece = raw[max(start - 1, 0) : start + PIECE]  # with the character before it
-        other = piece != 48
-        keep = other.copy()
-        np.logical_or(other[1:], other[:-1], out=keep[1:])
-        keep[0] = start == 0
-        parts.append(piece[keep].tobytes())
-    return b"".join(parts)
+def without_digits(text: bytes) -> bytes:
+    """Return the first half of the shapes of all lines, parted by line ends."""
+    return text.translate(None, _FIGURES)
+
+
+def numbers_of(text: bytes) -> int:
+    """How many numbers (runs of digits) a text has."""
+    return int(np.count_nonzero(_starts(text)))
+
+
+def numbers_of_lines(text: bytes) -> Array:
+    """How many numbers each line of a text has."""
+    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == 10)
+    before = np.searchsorted(np.flatnonzero(_starts(text)), np.concatenate([[0], ends, [len(text)]]))
+    return np.diff(before)
+
+
+def _starts(text: bytes) -> Array:
+    """Where a digit stands with none before it."""
+    digit = (np.frombuffer(text, np.uint8) - np.uint8(48)) < 10
+    starts = digit.copy()
+    np.greater(digit[1:], digit[:-1], out=starts[1:])
+    return starts
 
 
 def learn(kind: str, line: bytes, match: Match) -> Form | None:
     """Note where the numbers of a line stand, for all lines of its shape; None where they cannot be parted."""
     found = match.groupdict()
     if kind not in FIELDS:  # it has no numbers for a table
-        return Form(kind, b"", b"", 0, {}, found)
+        return Form(kind, numbers_of(line), b"", b"", 0, {}, found)
     shown = {name: match.span(name) for name in _NAMES[kind] if found.get(name) is not None}
     dates = {name: (shown[groups[0]][0], shown[groups[-1]][1]) for name, (groups, _) in DATES.items() if groups[0] in shown}
     spans = {name: span for name, span in shown.items() if name not in _DATED} | dates
     cuts = set(line) - _DIGITS - _BETWEEN
     if _cells(line, cuts, spans) is None:
         return None
-    for code in sorted(cuts):  # fewer cells are quicker to read: keep only what parts our numbers from their neighbours
+    for code in sorted(cuts, key=lambda code: (-line.count(code), code)):  # few cells are quick to read: keep what parts numbers
         if _cells(line, cuts - {code}, spans) is not None:
             cuts.remove(code)
     commas, drop = _tables(cuts)
-    return Form(kind, commas, drop, line.translate(commas, drop).count(b",") + 1, _cells(line, cuts, spans) or {}, found)
+    width = line.translate(commas, drop).count(b",") + 1
+    return Form(kind, numbers_of(line), commas, drop, width, _cells(line, cuts, spans) or {}, found)
 
 
 _DATED: Final = frozenset(group for groups, _ in DATES.values() for group in groups)
@@ -87,7 +102,7 @@ def _cells(line: bytes, cuts: set[int], spans: dict[str, tuple[int, int]]) -> di
 def read_table(form: Form, text: bytes, numbers: Array) -> tuple[Part, list[int]] | None:
     """Read lines of one shape (their numbers in the file beside them); return the rows, and lines with absurd numbers.
 
-    None where a date has not the usual digits: such lines are for the patterns.
+    None where a date has not the usual digits, or a number is missing: such lines are for the patterns.
     """
     columns = _columns(form, text)
     if columns is None:
@@ -120,7 +135,10 @@ def _columns(form: Form, text: bytes) -> dict[str, Array] | None:
     )
     columns = {}
     for name, at in form.columns.items():
-        chunks = read.column(str(at)).chunks
+        cells = read.column(str(at))
+        chunks = cells.chunks
+        if cells.null_count:
+            return None
         if name not in DATES:  # their own to_numpy() would import pandas
             columns[name] = np.concatenate(
                 [np.frombuffer(part.buffers()[1], np.float64, len(part), part.offset * 8) for part in chunks]
