@@ -70,11 +70,13 @@ def _span(seconds: float) -> str:
 
 def _of_file(store: Store, file_id: int) -> Offset | None:
     ((instance,),) = store.rows("SELECT instance FROM source_file WHERE file_id = ?", [file_id])
+    if not store.rows("SELECT 1 FROM scrape WHERE instance = ? AND timed LIMIT 1", [instance]):
+        return None
     lines = store.rows(
         "SELECT ts, sum(generation_tokens_per_s) FROM stat WHERE file_id = ? AND ts IS NOT NULL GROUP BY ts ORDER BY ts",
         [file_id],
     )
-    if instance is None or len(lines) < LEAST:
+    if len(lines) < LEAST:
         return None
     rows = store.rows(
         "SELECT ts, sum(generation_tokens), max(dt_s) FROM interval_row WHERE instance = ? AND timed GROUP BY ts ORDER BY ts",
