@@ -25,6 +25,14 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class Generator(StrEnum):
+    """What sends the load of an experiment."""
+
+    VLLM = "vllm"
+    GUIDELLM = "guidellm"
+    AIPERF = "aiperf"
+
+
 class Objective(StrEnum):
     """What a change should make better."""
 
@@ -48,6 +56,9 @@ Instance = Annotated[
     typer.Option(
         "--instance", help="NAME=HOST:PORT: which server wrote the file NAME, where the bundle does not say.", show_default=False
     ),
+]
+Load = Annotated[
+    Generator, typer.Option("--load", help="What sends the load: `vllm bench serve`, GuideLLM (0.7, 0.8) or AIPerf (0.13).")
 ]
 Name = Annotated[str, typer.Option("--hypothesis", help="The change, by its name in `weaklink hypotheses`.")]
 MaybeName = Annotated[
@@ -232,6 +243,7 @@ def plan(
     hypothesis: Name,
     given: Given = None,
     instance: Instance = None,
+    load: Load = Generator.VLLM,
     output: Output = Format.TEXT,
 ) -> None:
     """Print the test of a change as a shell script: servers before and after, the load, recordings, the judgement."""
@@ -244,7 +256,7 @@ def plan(
     found = proposal(case, hypothesis)
     if found is None:
         _fail(f"{hypothesis} does not apply to {', '.join(map(str, paths))}")
-    text = script(case, found)
+    text = script(case, found, load.value)
     _print(output, {"hypothesis": words.hypothesis(found, case), "script": text}, lambda: text.rstrip("\n"))
 
 

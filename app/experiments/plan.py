@@ -1,7 +1,7 @@
 """An experiment as a shell script: the server before and after the change, the same load for both, and the judgement.
 
-The flags before are those that the server was started with; the load is drawn as the recording's workload was, as far as
-`vllm bench serve` can: mean lengths, their spread, the shared share of prompts, rate and burstiness of arrivals.
+The flags before are those that the server was started with; the load is drawn as the recording's workload was, as far as the
+load generator can: mean lengths, their spread, the shared share of prompts, rate and burstiness of arrivals.
 """
 
 import json
@@ -16,18 +16,17 @@ from analyzers.hypotheses import versions
 from analyzers.hypotheses.trial import size_of
 from analyzers.model import Hypothesis
 from analyzers.steps import number
+from app.experiments.load import LOADS
 
 # what the log adds to the arguments, and what is of one machine
 NOT_GIVEN: Final = {"version", "device_config", "max_seq_len", "dtype", "cudagraph_capture_sizes", "max_cudagraph_capture_size", "config", "model_tag"}  # fmt: skip
 PLACE: Final = {"model", "host", "port", "otlp_traces_endpoint", "kv_events_config", "env", "api_key"}
 DEFAULTS: Final[Mapping[str, Any]] = {"data_parallel_size": 1, "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "kv_cache_dtype": "auto", "enforce_eager": False, "enable_chunked_prefill": True, "enable_prefix_caching": True}  # fmt: skip
-REPEATED: Final = (0, 16)  # from here on `vllm bench serve` draws prompts over several shared prefixes
 TRACES: Final = (0, 24)  # from here on it replays recorded arrivals and lengths
-SHARED: Final = 0.05  # hit ratio from which prompts get shared prefixes
 
 
-def script(case: Case, hypothesis: Hypothesis) -> str:
-    """The script, for bash; every line of it that needs a hand starts with TODO."""
+def script(case: Case, hypothesis: Hypothesis, load: str = "vllm") -> str:
+    """The script, for bash, with one of LOADS as the load; every line of it that needs a hand starts with TODO."""
     size = size_of(case, hypothesis.effect)
     before = arguments(case)
     after, by_hand = applied(before, hypothesis.flags)
@@ -61,7 +60,7 @@ def script(case: Case, hypothesis: Hypothesis) -> str:
         "}",
         "",
         "load() {  # the workload of the recording, as far as random prompts have it",
-        f"  {bench(case, str(name))}",
+        f"  {LOADS[load](case, str(name))}",
         "}",
         "",
         *_notes(case),
@@ -176,52 +175,6 @@ def _requests(case: Case, least: int) -> int:
     """Requests of one load: what the effect needs, and a minute of it at least."""
     rate = case.work.rate_per_s
     return max(least, math.ceil(60 * rate)) if rate else least
-
-
-def bench(case: Case, served: str) -> str:
-    """`vllm bench serve` with this workload: mean lengths, spread, shared prefixes, rate or clients, burstiness."""
-    w, version = case.work, versions.version_of(case.engine)
-    prompt, output = (round(x.mean) if x else 512 for x in (w.prompt, w.output))
-    spread = min(0.9, (w.prompt.cv if w.prompt else 0.0) * math.sqrt(3))  # a uniform draw of that coefficient of variation
-    shared = round(prompt * (w.hit_ratio or 0.0)) if (w.hit_ratio or 0.0) > SHARED else 0
-    parts = [
-        "vllm bench serve --backend vllm",
-        '--model "$MODEL"',
-        f"--served-model-name {shlex.quote(served)}",
-        '--host "$HOST" --port "$PORT"',
-    ]
-    if shared and version >= REPEATED:
-        parts += [
-            f"--dataset-name prefix_repetition --prefix-repetition-prefix-len {shared} --prefix-repetition-suffix-len {max(1, prompt - shared)}",
-            f"--prefix-repetition-num-prefixes {prefixes(case)} --prefix-repetition-output-len {output}",
-        ]
-    else:
-        parts.append(
-            f"--dataset-name random --random-input-len {max(1, prompt - shared)} --random-output-len {output} --random-range-ratio {spread:.2f}"
-        )
-        parts += [f"--random-prefix-len {shared}"] if shared else []
-    parts += ["--ignore-eos", '--num-prompts "$REQUESTS" --seed 0']
-    if w.loop == "closed" and w.in_flight_mean:
-        parts.append(f"--max-concurrency {max(1, round(w.in_flight_mean))}")
-    elif w.rate_per_s:
-        parts.append(f"--request-rate {w.rate_per_s:.3g} --burstiness {min(1.0, 1 / max(w.dispersion or 1.0, 1.0)):.2g}")
-    else:
-        parts.append("--request-rate 1  # TODO: the rate of the recording is unknown")
-    parts.append(
-        '--percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,95,99 --save-result --save-detailed --result-filename "$1.json"'
-    )
-    return " \\\n    ".join(parts)
-
-
-def prefixes(case: Case) -> int:
-    """Distinct shared prefixes: by what KV events counted, else as many as make the misses seen (each first use misses)."""
-    prompt = case.work.prompt.mean if case.work.prompt else 1.0
-    hit = case.work.hit_ratio or 0.0
-    blocks = sum(e.kv.get("distinct_blocks", 0.0) * (e.kv.get("block_size") or 16.0) for e in case.window.engines)
-    if blocks:
-        unique = case.work.requests * prompt * (1 - max(case.work.shared_ratio or hit, hit))
-        return max(1, round(max(blocks - unique, blocks * 0.1) / max(prompt * max(hit, 0.1), 1.0)))
-    return max(1, round(case.work.requests * max(0.02, 1 - hit)))
 
 
 def _notes(case: Case) -> list[str]:

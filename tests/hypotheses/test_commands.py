@@ -20,6 +20,8 @@ from analyzers.twin import Setup
 from app.cli import app
 from app.experiments import table, words
 from app.experiments.cases import NAMES, case_for, hypotheses_for, judged, proposal
+from app.experiments.cli import Generator
+from app.experiments.load import LOADS
 from app.experiments.plan import applied, script
 from app.pipeline import window_of
 from app.store import Store
@@ -247,6 +249,34 @@ def test_every_hypothesis_becomes_a_script_that_bash_reads():
         assert "MODEL='m; rm -rf /'" in text
         written += 1
     assert written >= 5
+
+
+@pytest.mark.parametrize("generator", list(Generator))
+def test_each_generator_is_told_the_recorded_lengths_rate_and_sharing(generator: Generator):
+    hostile = 'a\'b $(id) `id` "q"'
+    made = case(seen(HEALTHY, facts={**H100, "args": {"model": "m", "served_model_name": [hostile]}}))
+    text = LOADS[generator.value](made, hostile)
+    done = subprocess.run(
+        ["bash", "-c", f'{text.split()[0]}() {{ printf "%s\\n" "$@"; }}; HOST=h PORT=1 REQUESTS=7 MODEL=m; set -- side\n{text}'],
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    told = done.stdout.split("\n")
+    joined = " ".join(told)
+    work = made.work
+    assert work.prompt is not None
+    assert work.output is not None
+    assert hostile in joined  # nothing of the name was run by the shell
+    prompt, output = round(work.prompt.mean), round(work.output.mean)
+    shared = round(prompt * (work.hit_ratio or 0.0)) if (work.hit_ratio or 0.0) > 0.05 else 0
+    numbers = {int(n) for n in re.findall(r"(?<![\w.])\d+(?![\w.])", joined)}
+    assert {prompt - shared, output, 7} <= numbers
+    assert f"{work.rate_per_s:.3g}" in re.findall(r"[\d.]+", joined) or work.loop == "closed"
+
+
+def test_generators_of_the_command_are_those_there_are():
+    assert {g.value for g in Generator} == set(LOADS)
 
 
 def replace_slots() -> Setup:
