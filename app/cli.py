@@ -67,7 +67,9 @@ Seconds = Annotated[
     float | None, typer.Option("--for", help="End after so many seconds. [default: at Ctrl-C]", show_default=False)
 ]
 Interval = Annotated[float, typer.Option("--interval", min=0.1, max=60, help="Seconds between two scrapes of a target.")]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file with targets and servers.", show_default=False)]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="The TOML file: targets, servers, objectives, notifiers.", show_default=False)
+]
 
 
 def default_store() -> Path:
@@ -405,13 +407,15 @@ def serve(
     target: Targets = None,
     interval: Interval = 1.0,
     config: ConfigFile = None,
-    slo: Annotated[Path | None, typer.Option(help="A TOML file with objectives and notifiers.", show_default=False)] = None,
+    slo: Annotated[
+        Path | None, typer.Option(help="A TOML file with objectives and notifiers. [default: that of --config]", show_default=False)
+    ] = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Open the dashboard on the store (one process; the store is locked while it runs).
 
     With --target or --config it also collects from running servers, as `weaklink collect` does, into the same store. Objectives
-    (those of --slo, and those made in the dashboard) are evaluated while it runs.
+    (those of the file, and those made in the dashboard) are evaluated while it runs.
     """
     from app.live.collect import Collection, loops_of
 
@@ -419,7 +423,7 @@ def serve(
     targets = (*(one.target() for one in found.target), *_targets(target, interval))
     servers, kv = tuple(one.server() for one in found.prometheus), tuple(one.subscription() for one in found.kv_events)
     live = loops_of(Collection(targets, servers, kv))
-    _serve(store or default_store(), host, port, token, no_browser, output, background=(*live, *_alerting(slo)))
+    _serve(store or default_store(), host, port, token, no_browser, output, background=(*live, *_alerting(slo or config)))
 
 
 def _alerting(path: Path | None) -> list[Any]:
@@ -704,11 +708,14 @@ def check(
         _fail(str(error), 1)
     said = {"target": [one.url for one in found.target], "prometheus": [one.url for one in found.prometheus]}
     said |= {"kv_events": [one.endpoint for one in found.kv_events], "otlp": ["on" if found.otlp.enabled else "off"]}
+    said |= {"slo": [one.name for one in found.definitions.slos], "notify": [one.name for one in found.definitions.notifiers]}
+    notes = found.notes()
     if output is Format.JSON:
-        typer.echo(json.dumps({"file": str(file), "ok": True, **said}, indent=1))
+        typer.echo(json.dumps({"file": str(file), "ok": True, **said, "notes": notes}, indent=1))
     else:
         typer.echo(f"{file}: nothing wrong with it")
         typer.echo("\n".join(f"{kind:<12}{', '.join(each) or 'none'}" for kind, each in said.items()))
+        typer.echo("".join(f"on this machine: {note}\n" for note in notes), nl=False)
 
 
 def _configured(file: Path | None) -> Any:

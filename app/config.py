@@ -1,5 +1,6 @@
-"""One TOML file -> Config: what is collected, from where, with which credentials, and how long it is kept.
+"""One TOML file -> Config: what is collected, from where, with which credentials, how long it is kept; objectives, notifiers.
 
+Objectives and notifiers are read by app/alerts/definitions.py, which describes their tables.
 Secrets do not stand in the file: it names the environment variable or the file that holds them. Keys that are not known are
 errors, so that a misspelt one is no silent default.
 """
@@ -9,9 +10,12 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from app.collectors.access import Access
+from app.alerts.definitions import TABLES, Definitions, definitions_of
+from app.alerts.notify import check as check_notifiers
+from app.alerts.table import DefinitionError
+from app.collectors.access import Access, AccessError
 from app.collectors.sources import kv_events, prometheus, scrape
 
 SECRETS: Final = frozenset({"token", "bearer", "password", "bearer_token", "secret"})
@@ -125,6 +129,29 @@ class Config(_Strict):
     kv_events: tuple[KvConfig, ...] = Field(default=(), strict=False)
     otlp: OtlpConfig = OtlpConfig()
     retention: RetentionConfig = RetentionConfig()
+    _definitions: Definitions = PrivateAttr(default_factory=Definitions)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Keep the objectives and notifiers, which have a reader of their own."""
+        if context is not None:
+            self._definitions = context
+
+    @property
+    def definitions(self) -> Definitions:
+        """[[slo]], [[notify]] and [alerts]."""
+        return self._definitions
+
+    def notes(self) -> list[str]:
+        """What is right in the file and does not work here: secrets and certificates that cannot be read, extras that lack."""
+        said = check_notifiers(self.definitions.notifiers)
+        for kind, found in (("target", self.target), ("prometheus", self.prometheus)):
+            for number, one in enumerate(found, 1):
+                try:
+                    one.access().headers()
+                    one.access().context()
+                except AccessError as error:
+                    said.append(f"{kind}[{number}]: {error}")
+        return said
 
     @model_validator(mode="after")
     def _servers_differ(self) -> Self:
@@ -147,11 +174,19 @@ def read(path: Path) -> Config:
         raise ConfigError(f"{path}: expected UTF-8 (byte {error.start})") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: expected TOML: {error}") from error
+    faults, definitions = [], Definitions()
     try:
-        return Config.model_validate(found)
+        definitions = definitions_of({name: found.pop(name) for name in TABLES if name in found}, str(path), path)
+    except DefinitionError as error:
+        faults.append(str(error))
+    try:
+        config = Config.model_validate(found, context=definitions)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_input=False)
-        raise ConfigError("\n".join(f"{path}: {_place(one['loc'])}: {_expected(one)}" for one in faults)) from error
+        wrong = error.errors(include_url=False, include_input=False)
+        faults[:0] = [f"{path}: {_place(one['loc'])}: {_expected(one)}" for one in wrong]
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return config
 
 
 def _place(loc: tuple[int | str, ...]) -> str:

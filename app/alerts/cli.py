@@ -31,7 +31,9 @@ StorePath = Annotated[
     Path | None,
     typer.Option("--store", help="The DuckDB file. [default: weaklink.duckdb in the user's data folder]", show_default=False),
 ]
-SloFile = Annotated[Path | None, typer.Option("--slo", help="A TOML file with [[slo]] and [[notify]].", show_default=False)]
+SloFile = Annotated[
+    Path | None, typer.Option("--config", "--slo", help="The TOML file with [[slo]] and [[notify]].", show_default=False)
+]
 Output = Annotated[Format, typer.Option("--format", help="Output format.")]
 
 

@@ -1,5 +1,6 @@
-"""What an operator asks for: objectives (`[[slo]]`), notifiers (`[[notify]]`) and `[alerts]`, from a TOML file or the store.
+"""What an operator asks for: objectives (`[[slo]]`), notifiers (`[[notify]]`) and `[alerts]`, from the TOML file or the store.
 
+It is the file that also says what is collected (app/config.py): `weaklink config check` checks all of it.
 Lengths carry their unit ("250ms", "1.5s", "30d"), shares are ratios (0.99) or percent ("99%"). Secrets never stand in the
 file: it names the environment variable or the file that holds them. Unknown keys are errors, not silent defaults.
 
@@ -34,13 +35,8 @@ from urllib.parse import urlsplit
 from analyzers.slo import DAY_S, KINDS, SEVERITIES, TIMED, WORKBOOK_PERIOD_S, Rule, Slo
 from app.alerts.table import DefinitionError, Table, shown, span_text
 
-OTHERS: Final = {
-    "target",
-    "prometheus",
-    "kv_events",
-    "otlp",
-    "retention",
-}  # tables of the collectors' configuration (app/config.py)
+TABLES: Final = ("slo", "notify", "alerts")
+OTHERS: Final = frozenset({"target", "prometheus", "kv_events", "otlp", "retention"})  # of the same file, read by app/config.py
 NOTIFIERS: Final = ("webhook", "alertmanager", "apprise")
 MOST_MINIMUM: Final = 1_000_000
 
@@ -211,20 +207,20 @@ def _template(table: Table, key: str) -> str | None:
 
 # -- files and the store ------------------------------------------------------------------------------------------------------
 def read(path: Path) -> Definitions:
-    """The definitions in a TOML file. DefinitionError names file, key and what was expected."""
+    """The definitions in a TOML file; tables of the collectors are left alone. DefinitionError names file, key and expectation."""
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DefinitionError(f"{path}: cannot be read ({error.strerror})") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DefinitionError(f"{path}: expected TOML: {error}") from error
-    return definitions_of(found, str(path), path)
+    return definitions_of({name: table for name, table in found.items() if name not in OTHERS}, str(path), path)
 
 
 def definitions_of(found: Mapping[str, Any], where: str, path: Path | None = None) -> Definitions:
     """The definitions in a parsed file."""
     for key in found:
-        if key not in {"slo", "notify", "alerts"} | OTHERS:
+        if key not in TABLES:
             raise DefinitionError(f"{where}: {key}: expected [[slo]], [[notify]] or [alerts]; this table is not known")
     slos = tuple(slo_of(one, f"{where}: [[slo]] {at}") for at, one in enumerate(_list(found, "slo", where), 1))
     notifiers = tuple(notifier_of(one, f"{where}: [[notify]] {at}") for at, one in enumerate(_list(found, "notify", where), 1))

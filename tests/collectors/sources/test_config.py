@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from collectors.sources.serving import ROOT
 
+from app.alerts import definitions
 from app.collectors.access import Access
 from app.collectors.sources.kv_events import Subscription
 from app.collectors.sources.prometheus import Server
@@ -44,6 +45,20 @@ enabled = false
 
 [retention]
 raw_days = 14
+
+[alerts]
+interval = "15s"
+
+[[slo]]
+name = "chat"
+kind = "ttft"
+threshold = "1s"
+objective = "99%"
+
+[[notify]]
+name = "on call"
+kind = "webhook"
+url_env = "HOOK_URL_THAT_IS_NOT_SET"
 """
 
 
@@ -54,7 +69,9 @@ def written(folder: Path, text: str | bytes) -> Path:
 
 
 def test_an_empty_file_collects_nothing(tmp_path: Path):
-    assert read(written(tmp_path, "")) == Config()
+    found = read(written(tmp_path, ""))
+    assert found.model_dump() == Config().model_dump()
+    assert (found.definitions.slos, found.definitions.notifiers) == ((), ())
 
 
 def test_everything_reaches_its_source(tmp_path: Path):
@@ -69,6 +86,24 @@ def test_everything_reaches_its_source(tmp_path: Path):
     assert [one.subscription() for one in found.kv_events] == [Subscription("tcp://gpu-1:5557", "kv", "gpu-1:8000")]
     assert not found.otlp.enabled
     assert found.retention.raw_days == 14
+    file = written(tmp_path, WHOLE)
+    assert found.definitions == definitions.read(file)  # what `serve` evaluates
+    assert [one.name for one in found.definitions.slos] == ["chat"]
+    assert found.definitions.interval_s == 15
+
+
+def test_every_table_has_one_reader():
+    assert set(Config.model_fields) == definitions.OTHERS
+    assert definitions.OTHERS.isdisjoint(definitions.TABLES)
+
+
+def test_what_lacks_on_this_machine_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("TOKEN", raising=False)
+    assert read(written(tmp_path, WHOLE)).notes() == [
+        "[[notify]] 'on call': url_env: the variable HOOK_URL_THAT_IS_NOT_SET is not set",
+        "target[1]: environment variable TOKEN is not set",
+        "target[2]: /run/secrets/p: cannot be read (FileNotFoundError)",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -97,6 +132,9 @@ def test_everything_reaches_its_source(tmp_path: Path):
         ("[[kv_events]]\nendpoint='h:1'", "kv_events[1].endpoint: expected text that should match pattern"),
         ("[otlp]\nenabled='yes'", "otlp.enabled: expected a valid boolean"),
         ("[retention]\nraw_days=0", "retention.raw_days: expected greater than 0"),
+        ("[[slo]]\nname='x'", "[[slo]] 1 'x': kind: expected one of"),
+        ("[[notify]]\nname='x'\nkind='webhook'\nsecret='hush'", "[[notify]] 1 'x': secret: expected secret_env or secret_file"),
+        ("[alerts]\nevery='1s'", "[alerts]: every: expected one of interval, dashboard"),
     ],
 )
 def test_a_fault_is_named(tmp_path: Path, text: str | bytes, expected: str):
@@ -109,8 +147,8 @@ def test_a_fault_is_named(tmp_path: Path, text: str | bytes, expected: str):
 
 def test_all_faults_are_named_at_once(tmp_path: Path):
     with pytest.raises(ConfigError) as caught:
-        read(written(tmp_path, "a=1\nb=2\n[[target]]\n"))
-    assert len(str(caught.value).splitlines()) == 3
+        read(written(tmp_path, "a=1\nb=2\n[[target]]\n[[slo]]\n"))
+    assert len(str(caught.value).splitlines()) == 4
 
 
 def test_the_verb(tmp_path: Path):
@@ -125,7 +163,10 @@ def test_the_verb(tmp_path: Path):
 
     fine = check(written(tmp_path, WHOLE), "--format", "json")
     assert fine.returncode == 0
-    assert json.loads(fine.stdout)["target"] == ["http://gpu-1:8000/metrics", "https://gpu-2/metrics"]
+    said = json.loads(fine.stdout)
+    assert said["target"] == ["http://gpu-1:8000/metrics", "https://gpu-2/metrics"]
+    assert (said["slo"], said["notify"]) == (["chat"], ["on call"])
+    assert "[[notify]] 'on call': url_env: the variable HOOK_URL_THAT_IS_NOT_SET is not set" in said["notes"]
     wrong = check(written(tmp_path, "a=1"))
     assert wrong.returncode == 1
     assert "weaklink.toml: a: no such key" in wrong.stderr
