@@ -361,22 +361,33 @@ def load(
 @app.command()
 def status(store: StorePath = None, output: Output = Format.TEXT) -> None:
     """Show what the store holds: recordings, servers, rows, size."""
+    from dataclasses import asdict
+
+    from app.live.status import sources
+
     path = store or default_store()
     with _open(path) as opened:
         recordings = opened.rows("SELECT bundle, instances, start_ts, end_ts FROM recording ORDER BY start_ts")
         tables = ("source_file", "series", "sample", "scrape", "request", "stat", "step", "event", "kv_event", "rejected_line")
         counts = {name: opened.rows(f"SELECT count(*) FROM {name}")[0][0] for name in tables}
+        live = sources(opened)
     from app.reports.words import stamp
 
     size = path.stat().st_size
     if output is Format.JSON:
         found = [{"bundle": r[0], "instances": r[1], "start": stamp(r[2]), "end": stamp(r[3])} for r in recordings]
-        typer.echo(json.dumps({"store": str(path), "bytes": size, "rows": counts, "recordings": found}, indent=1))
+        said = {"store": str(path), "bytes": size, "rows": counts, "recordings": found, "sources": [asdict(one) for one in live]}
+        typer.echo(json.dumps(said, indent=1))
         return
     typer.echo(f"{path}  {size / 1e6:.1f} MB")
     typer.echo("  ".join(f"{name} {count}" for name, count in counts.items()))
     for bundle, instances, first, last in recordings:
         typer.echo(f"{stamp(first) or 'no clock':<26}{stamp(last) or '':<26}{bundle}  {', '.join(str(i) for i in instances)}")
+    for one in live:
+        newest = f"last {stamp(one.last_ts)}" if one.last_ts is not None else "nothing in the last day"
+        failed = f", {one.failed} failed" if one.failed else ""
+        typer.echo(f"{one.kind:<11}{one.name}: {newest}, {one.good} good{failed}, {one.rejected} rejected, {len(one.gaps)} gaps")
+        typer.echo("".join(f"{'':11}{line}\n" for line in one.examples), nl=False)
     if not recordings:
         typer.echo("Nothing is loaded yet: weaklink load PATH, or weaklink demo to see an incident.")
 

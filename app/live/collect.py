@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from app.collectors.access import AccessError
 from app.collectors.sources.kv_events import KvEventsError, Subscription
@@ -64,8 +64,17 @@ class Collection:
         }  # fmt: skip
 
 
+_RUNNING: Final[list[Collection]] = []  # at most one: the latest of this process
+
+
+def current() -> Collection | None:
+    """What this process collects; None: nothing."""
+    return _RUNNING[0] if _RUNNING else None
+
+
 def loops_of(going: Collection) -> list[Background]:
     """The loops that go on until they are stopped: what `serve` runs beside the dashboard."""
+    _RUNNING[:] = [going]
     loops = [scraping(going.targets, going.feeds)] if going.targets else []
     loops += [pulling(server, going.pulled.setdefault(server.url, Pulled())) for server in going.servers]
     return loops + [events(one) for one in going.subscriptions]

@@ -4,7 +4,6 @@ import threading
 import time
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -31,6 +30,7 @@ class Pulled:
     samples: int = 0
     last_ts: float | None = None
     notes: list[str] = field(default_factory=list)
+    error: str | None = None  # of the last look; None: it was fine
 
 
 def pull(
@@ -77,7 +77,7 @@ def _earliest(store: Store, server: prometheus.Server, end: float) -> float:
 
 
 def _bundle(server: prometheus.Server) -> str:
-    return f"prometheus {urlsplit(server.url).netloc}"
+    return f"prometheus {server.address}"
 
 
 def _name(found: prometheus.Found) -> str:
@@ -144,8 +144,11 @@ def pulling(server: prometheus.Server, pulled: Pulled) -> Background:
         while not stop.is_set():
             try:
                 pull(store, server, None, time.time() - LAG_S, pulled, stop)
+                pulled.error = None
             except (prometheus.PrometheusError, AccessError) as error:
-                pulled.notes = [*pulled.notes[-20:], str(error)]  # it may come back
+                pulled.error = str(error)  # it may come back
+                if pulled.error not in pulled.notes:
+                    pulled.notes = [*pulled.notes[-20:], pulled.error]
             stop.wait(server.every_s)
 
     return run

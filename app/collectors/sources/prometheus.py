@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -56,6 +57,11 @@ class Server:
     max_series: int = 100_000
     max_samples: int = 20_000_000  # of one pull with every sample
     method: str = "GET"
+
+    @property
+    def address(self) -> str:
+        """host:port, by which what it says is kept apart."""
+        return urlsplit(self.url).netloc
 
     def client(self) -> Client:
         """Open it for one pull."""
