@@ -636,6 +636,11 @@ def record(
     out: Annotated[Path, typer.Option(help="The bundle to write: a .zip that does not exist yet.")],
     target: Targets = None,
     log: Annotated[list[Path] | None, typer.Option(help="A log file of vLLM to follow.", show_default=False)] = None,
+    otlp: Annotated[
+        bool, typer.Option("--otlp", help="Take spans: vllm serve --otlp-traces-endpoint http://HOST:PORT/v1/traces.")
+    ] = False,
+    otlp_host: Annotated[str, typer.Option(help="Address at which spans are taken.")] = "127.0.0.1",
+    otlp_port: Annotated[int, typer.Option(min=1, max=65535, help="Port at which spans are taken.")] = 4318,
     seconds: Seconds = None,
     interval: Interval = 1.0,
     max_mb: Annotated[float, typer.Option("--max-mb", min=0.001, help="End when the bundle has so many MB.")] = 1000.0,
@@ -657,7 +662,8 @@ def record(
     if not targets:
         _fail("name what to record: --target HOST:PORT", 1)
     state = State()
-    loop = partial(run, targets, out, state, logs=log or [], max_bytes=int(max_mb * 1e6))
+    where = (otlp_host, otlp_port) if otlp else None
+    loop = partial(run, targets, out, state, logs=log or [], otlp_at=where, max_bytes=int(max_mb * 1e6))
     try:
         until([loop], seconds, _shown(state.progress) if sys.stderr.isatty() else lambda _: None)
     except RecordError as error:

@@ -1,16 +1,19 @@
-"""Scrapes and logs of running servers written as a bundle, which `analyze` reads: never into a database, which one process holds.
+"""Scrapes, logs and spans of running servers written as a bundle, which `analyze` reads: never into a database, which one process holds.
 
 While it records, everything lies in a folder beside the bundle, which is a bundle itself: what is killed leaves that folder.
-Lines of a log that could hold a user's text (requests logged with their prompts) are cut where it begins.
+Lines of a log that could hold a user's text (requests logged with their prompts) are cut where it begins; of spans nothing is
+kept but the ids, counts and seconds of requests.
 """
 
 import asyncio
 import contextlib
+import errno
 import gzip
 import json
 import os
 import re
 import shutil
+import socket
 import threading
 import time
 import zipfile
@@ -21,7 +24,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from app.collectors.sources import scrape
+import uvicorn
+from starlette.applications import Starlette
+
+from app.collectors.formats import otlp_spans
+from app.collectors.sources import otlp, scrape
 
 MAX_BYTES: Final = 1 << 30  # packed, of the whole bundle
 LEVEL: Final = 5
@@ -34,6 +41,7 @@ _USER_TEXT: Final = re.compile(
     rb"Received request |Generated response |Request \S+ details: |Dumping (?:input data|scheduler output)|prompt: |prompt_token_ids"
 )
 REMOVED: Final = b"[removed]"
+OTLP_PORT: Final = 4318  # OTLP's own, over HTTP
 
 
 class RecordError(Exception):
@@ -48,6 +56,7 @@ class State:
     failed: int = 0
     log_lines: int = 0
     cut_lines: int = 0
+    spans: int = 0
     bytes: int = 0
     errors: dict[str, str] = field(default_factory=dict)  # by URL: of the last scrape
     stopped: str | None = None
@@ -55,7 +64,8 @@ class State:
     def progress(self) -> str:
         """One line for a terminal."""
         errors = "".join(f"  {url}: {error}" for url, error in self.errors.items())
-        return f"{self.scrapes} scrapes, {self.failed} failed, {self.log_lines} log lines, {self.bytes / 1e6:.1f} MB{errors}"
+        spans = f"{self.spans} spans, " if self.spans else ""
+        return f"{self.scrapes} scrapes, {self.failed} failed, {self.log_lines} log lines, {spans}{self.bytes / 1e6:.1f} MB{errors}"
 
     def summary(self) -> dict[str, Any]:
         """What was recorded, for programs."""
@@ -64,6 +74,7 @@ class State:
             "failed": self.failed,
             "log_lines": self.log_lines,
             "cut_lines": self.cut_lines,
+            "spans": self.spans,
             "bytes": self.bytes,
             "stopped": self.stopped or "as asked",
             "errors": [f"{url}: {error}" for url, error in self.errors.items()],
@@ -99,23 +110,44 @@ def folder_of(out: Path) -> Path:
 
 def record(
     targets: Sequence[scrape.Target], out: Path, state: State, stop: threading.Event, *, logs: Sequence[Path] = (),
-    max_bytes: int = MAX_BYTES,
+    otlp_at: tuple[str, int] | None = None, max_bytes: int = MAX_BYTES,
 ) -> None:  # fmt: skip
-    """Record until `stop` or until `max_bytes` are written, then pack it as `out`. RecordError: it cannot be written."""
+    """Record until `stop` or until `max_bytes` are written, then pack it as `out`. RecordError: it cannot be written.
+
+    `otlp_at`: host and port where spans are taken (POST /v1/traces).
+    """
     folder = folder_of(out)
     if out.exists() or folder.exists():
         raise RecordError(f"{out if out.exists() else folder}: is there already; choose another name")
     for log in logs:
         if not log.is_file():
             raise RecordError(f"{log}: no such log file")
+    listening = _listening(*otlp_at) if otlp_at else None
     try:
         folder.mkdir(parents=True)
         started = time.time()
-        asyncio.run(_Recording(folder, state, stop, max_bytes).run(targets, logs))
+        asyncio.run(_Recording(folder, state, stop, max_bytes).run(targets, logs, listening))
         (folder / "manifest.toml").write_text(_manifest(targets, state, started), encoding="utf-8")
         _pack(folder, out)
     except OSError as error:
         raise RecordError(f"{out}: {error.strerror or error}; what was recorded lies in {folder}") from error
+    finally:
+        if listening is not None:
+            listening.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """The socket that spans are sent to, bound before anything is recorded. RecordError: the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+    except OSError as error:
+        found.close()
+        why = "is taken; give another --otlp-port" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+        raise RecordError(f"{host}:{port}: {why}") from error
+    return found
 
 
 @dataclass(slots=True)
@@ -129,12 +161,14 @@ class _Recording:
     done: asyncio.Event = field(default_factory=asyncio.Event)
     files: dict[str, _File] = field(default_factory=dict)
 
-    async def run(self, targets: Sequence[scrape.Target], logs: Sequence[Path]) -> None:
+    async def run(self, targets: Sequence[scrape.Target], logs: Sequence[Path], listening: socket.socket | None) -> None:
         """Write until the end."""
         try:
             async with asyncio.TaskGroup() as group:
                 for log in logs:
                     group.create_task(self.follow(log, _name(log, logs)))
+                if listening is not None:
+                    group.create_task(self.receive(listening))
                 group.create_task(self.until())
                 group.create_task(scrape.watch(targets, self.take, self.done))
         except* OSError as errors:
@@ -171,6 +205,27 @@ class _Recording:
         if "error" in line:
             self.state.errors[line["url"]] = line["error"]
         self.write("metrics.jsonl.gz", json.dumps(line).encode() + b"\n")
+
+    async def receive(self, listening: socket.socket) -> None:
+        """Write the request spans that are sent, each export before it is answered."""
+        loop = asyncio.get_running_loop()
+
+        async def put(export: dict[str, Any]) -> None:
+            found = otlp_spans.kept(export)
+            if found is not None and not self.done.is_set():
+                scopes = [scope for group in found["resourceSpans"] for scope in group["scopeSpans"]]
+                self.state.spans += sum(len(scope["spans"]) for scope in scopes)
+                self.write("spans.jsonl.gz", json.dumps(found).encode() + b"\n")
+
+        def take(export: dict[str, Any], _: str | None) -> None:
+            asyncio.run_coroutine_threadsafe(put(export), loop).result(60)
+
+        app = Starlette(routes=otlp.routes(take))
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=2))
+        serving = asyncio.ensure_future(server.serve([listening]))
+        await asyncio.wait({serving, asyncio.ensure_future(self.done.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        await serving
 
     async def follow(self, log: Path, name: str) -> None:
         """Write what the log holds, and what comes; also when it is rotated or begun anew."""
@@ -253,6 +308,7 @@ def _manifest(targets: Sequence[scrape.Target], state: State, started: float) ->
         "failed": state.failed,
         "log_lines": state.log_lines,
         "cut_lines": state.cut_lines,
+        "spans": state.spans,
         "stopped": state.stopped or "as asked",
     }
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in said.items())

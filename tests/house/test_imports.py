@@ -31,6 +31,7 @@ MAY_IMPORT: Final = {
         "pyarrow",
         "requests",  # sessions that prometheus_api_client takes
         "starlette",  # the routes that a source offers and the server mounts
+        "uvicorn",  # `record --otlp` takes spans without the dashboard's server
         "zmq",
     ),
     "app.store": ("queries", "analyzers.model", "duckdb", "numpy", "pyarrow"),

@@ -46,6 +46,8 @@ COLUMNS: Final = (
     *("line", "source", "pid", "service", "request_id", "trace_id", "arrival_ts", "end_ts", "prompt_tokens", "output_tokens"),
     *("ttft_s", "queue_s", "prefill_s", "decode_s", "e2e_s", "status"),
 )
+_KEPT: Final = ("traceId", "spanId", "name", "startTimeUnixNano", "endTimeUnixNano", "status")
+_TEXTS: Final = re.compile(r"^gen_ai\.(?!request\.id$|usage\.|latency\.)")
 _HEX: Final = re.compile(r"[0-9a-fA-F]{32}")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 
@@ -77,6 +79,28 @@ def read(stream: BinaryIO, reference_ts: float) -> Iterator[Batch]:  # noqa: ARG
     if rows:
         yield table("request", COLUMNS, rows)
     yield from tally.batches(pid=pids.pop() if len(pids) == 1 else None)
+
+
+def kept(export: dict[str, Any]) -> dict[str, Any] | None:
+    """An export with nothing but what `read` takes of its request spans: what may be recorded. None: it has none."""
+    groups = []
+    for group in _dicts(export.get("resourceSpans")):
+        spans = [
+            {**{name: span[name] for name in _KEPT if name in span}, "attributes": _named(span, ("gen_ai.",))}
+            for scope in _dicts(group.get("scopeSpans"))
+            for span in _dicts(scope.get("spans"))
+            if span.get("name") == "llm_request"
+        ]
+        if spans:
+            resource = {"attributes": _named(group.get("resource"), ("vllm.process_id", "process.pid", "service.name"))}
+            groups.append({"resource": resource, "scopeSpans": [{"spans": spans}]})
+    return {"resourceSpans": groups} if groups else None
+
+
+def _named(owner: Any, prefixes: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Attributes of these names: an id, counts and seconds; never a prompt or an output."""
+    found = _dicts(owner.get("attributes")) if isinstance(owner, dict) else []
+    return [one for one in found if str(one.get("key")).startswith(prefixes) and not _TEXTS.search(str(one.get("key")))]
 
 
 def _exports(stream: BinaryIO, tally: Tally) -> Iterator[tuple[int, list[Any]]]:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import tomllib
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -103,6 +104,51 @@ def test_a_log_is_followed_through_rotation_and_user_text_is_cut(tmp_path: Path)
         "INFO begun anew",
     ]
     assert (state.log_lines, state.cut_lines) == (7, 2)
+
+
+def test_spans_are_taken_beside_the_scrapes(tmp_path: Path):
+    """As vLLM's exporter sends them; a prompt in an attribute and the spans of others do not reach the disk."""
+    out, port = tmp_path / "a.zip", free_port()
+    sample = (ROOT / "sample_data/formats/otlp_spans/good/vllm-0.33-two-servers.jsonl").read_text()
+    exports = [json.loads(line)["request"] for line in sample.splitlines()]
+    span = exports[0]["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
+    span["attributes"].append({"key": "gen_ai.prompt.0.content", "value": {"stringValue": "my secret"}})
+    exports.append({"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "GET /my secret", "startTimeUnixNano": "1"}]}]}]})
+    answers = []
+
+    def send() -> None:
+        for export in exports:
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{port}/v1/traces",
+                data=gzip.compress(json.dumps(export).encode()),
+                headers={"Content-Type": "application/json", "Content-Encoding": "gzip"},
+            )
+            for _ in range(50):
+                try:
+                    answers.append(urllib.request.urlopen(request, timeout=5).status)
+                    break
+                except OSError:
+                    time.sleep(0.1)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    with serving(say(TEXT)) as url:
+        state = recorded(out, [Target(url)], 4, otlp_at=("127.0.0.1", port))
+    sender.join()
+    assert answers == [200] * len(exports)
+    assert state.spans == 2
+    assert b"secret" not in member(out, "spans.jsonl.gz")
+    with Store() as store:
+        load(store, [out])
+        assert store.rows("SELECT count(*), count(ttft_s), count(output_tokens), count(DISTINCT pid) FROM request") == [(2, 2, 2, 2)]
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_recorded(tmp_path: Path):
+    with serving(say(TEXT)) as url:
+        port = int(url.rpartition(":")[2])
+        with pytest.raises(RecordError, match=f"127.0.0.1:{port}: is taken; give another --otlp-port"):
+            record([Target(url)], tmp_path / "a.zip", State(), threading.Event(), otlp_at=("127.0.0.1", port))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_logs_of_one_name_are_both_there(tmp_path: Path):
