@@ -36,6 +36,7 @@ PACKAGES: Final = {  # program -> Debian package
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("weaklink")
     group.addoption("--update-golden", action="store_true", help="write tests/golden and README tables instead of comparing")
+    group.addoption("--vllm", metavar="PATH", help="the vllm command that tests marked `live` start (default: that of PATH)")
     group.addoption("--require-programs", action="store_true", help="a missing program fails its test, a skip fails the run")
 
 

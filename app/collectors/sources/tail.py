@@ -8,12 +8,15 @@ between two rotations that are both missed is lost.
 import os
 import select
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final
 
 POLL_S: Final = 0.3
-AT_ONCE: Final = 1 << 20  # bytes
+AT_ONCE: Final = 8 << 20  # bytes
+GATHER_S: Final = 1.0  # what a pipe gives within is handed over together
+PAUSE_S: Final = 0.05  # without anything: it is handed over
 MAX_LINE: Final = 4 << 20  # bytes without a line end that are held
 
 Take = Callable[[bytes, int], None]  # whole lines, and the position in the file behind them
@@ -47,17 +50,26 @@ def follow(path: Path, take: Take, stop: threading.Event, start: int = 0) -> Non
 
 def stream(source: BinaryIO, take: Take, stop: threading.Event) -> None:
     """Hand over what comes through a pipe, until it ends or `stop`."""
-    held, at = b"", 0
-    descriptor = source.fileno()
-    while not stop.is_set():
-        if not select.select([descriptor], [], [], POLL_S)[0]:
-            continue
-        fresh = os.read(descriptor, AT_ONCE)
-        if not fresh:
-            break
+    held, at, ended = b"", 0, False
+    while not ended and not stop.is_set():
+        fresh, ended = _gathered(source.fileno())
         at += len(fresh)
-        held = _lines(held + fresh, take, at, last=False)
+        if fresh:
+            held = _lines(held + fresh, take, at, last=False)
     _lines(held, take, at, last=True)
+
+
+def _gathered(descriptor: int) -> tuple[bytes, bool]:
+    """What a pipe holds and what follows at once, and whether that was its end: a pipe gives 64 KiB, and storing those alone is slow."""
+    parts: list[bytes] = []
+    size, wait, until = 0, POLL_S, time.monotonic() + GATHER_S
+    while size < AT_ONCE and (not parts or time.monotonic() < until) and select.select([descriptor], [], [], wait)[0]:
+        fresh = os.read(descriptor, AT_ONCE - size)
+        if not fresh:
+            return b"".join(parts), True
+        parts.append(fresh)
+        size, wait = size + len(fresh), PAUSE_S
+    return b"".join(parts), False
 
 
 def _lines(text: bytes, take: Take, at: int, *, last: bool) -> bytes:

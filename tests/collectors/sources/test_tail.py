@@ -88,6 +88,34 @@ def test_a_pipe_ends_with_what_has_no_line_end():
     assert b"".join(got) == b"one\ntw"
 
 
+def test_a_pipe_is_read_in_large_pieces():
+    """8 MB by 64 KiB at a time would be 128 transactions; lines that come alone are not held back."""
+    read, write = os.pipe()
+    text = b"".join(b"line %06d of some length, as logs have them\n" % at for at in range(180_000))
+    got: list[tuple[float, int, int]] = []
+    start = time.monotonic()
+
+    def send() -> None:
+        with os.fdopen(write, "wb") as target:
+            target.write(text)
+            target.flush()
+            time.sleep(1.5)
+            sent.append(time.monotonic() - start)
+            target.write(b"alone\n")
+            target.flush()
+            time.sleep(1.5)
+
+    sent: list[float] = []
+    writer = threading.Thread(target=send)
+    writer.start()
+    with os.fdopen(read, "rb") as source:
+        tail.stream(source, lambda lines, at: got.append((time.monotonic() - start, len(lines), at)), threading.Event())
+    writer.join()
+    assert sum(size for _, size, _ in got) == got[-1][2] == len(text) + 6
+    assert len(got) < 30
+    assert got[-1][0] - sent[0] < 1.0
+
+
 def stored(store: Store) -> list[float]:
     return [row[0] for row in store.rows("SELECT generation_tokens_per_s FROM stat ORDER BY line")]
 
