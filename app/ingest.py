@@ -10,12 +10,14 @@ from typing import Any, Final
 import numpy as np
 
 from analyzers.model import Batch
+from app import untimed
 from app.align import align
 from app.collectors.formats import FORMATS
 from app.collectors.sources.bundle import BundleError, Member, holds_files, is_archive, members
 from app.store import Store, concat
 
 HALF_YEAR_S: Final = 182 * 86400.0
+BESIDE_S: Final = 2.0  # two logs that overlap by less follow each other: stamps have whole seconds
 ROWS_AT_ONCE: Final = 120_000  # a row group of DuckDB; some 15 MB of steps
 LOCAL: Final = ("0.0.0.0", "127.", "localhost", "[::]", "[::1]")  # noqa: S104 (addresses that name no machine)
 CLIENTS: Final = ("request_lines", "bench_result", "bench_text", "guidellm", "aiperf")  # who sent the requests
@@ -128,6 +130,9 @@ class _Bundle:
         self.old: set[int] = set()  # of these, what was in the store before
         self.own: dict[int, str | None] = {}  # the server that a file names by itself, or that was asked for
         self.untimed = 0  # scrapes without a time before the file that is read
+        self.unsure: set[int] = set()  # files whose address several servers have
+        self.groups: list[list[str]] = []  # texts without a time, those of one process together
+        self.apart: dict[str, str] = {}  # and the servers that they are of, where those are several processes
 
     def load(self) -> list[FileResult]:
         results: list[FileResult] = []
@@ -144,13 +149,13 @@ class _Bundle:
                 continue
             ranked.append((self._rank(module.NAME, head), position, member, module))
         # timed sources first: they give the year of log stamps; texts without a time last: they may be superfluous
-        texts = [item for item in ranked if item[0] == 2]
-        ages = {position: self._age(member, module) for _, position, member, module in texts} if len(texts) > 1 else {}
-        for rank, _, member, module in sorted(ranked, key=lambda item: (item[0], ages.get(item[1], ()), item[1])):
+        ages = self._texts(ranked) if sum(item[0] == 2 for item in ranked) > 1 else {}
+        for rank, _, member, module in sorted(ranked, key=lambda item: (item[0], ages.get(item[2].name, ()), item[1])):
             self.progress(f"{self.bundle}/{member.name}")
-            results.append(self._one(member, module, untimed=rank == 2))
+            results.append(self._one(member, module, timeless=rank == 2))
             if rank == 0:
                 self._settle_reference()
+        self._keep_apart()
         self._settle_instances()
         self._align()
         questions = self._questions()
@@ -164,26 +169,20 @@ class _Bundle:
             return 0 if head.lstrip().startswith(b"{") else 2
         return 1 if name in {"vllm_log", "vllm_command"} else 0
 
-    def _age(self, member: Member, module: Any) -> tuple[float, float]:
-        """Start of the process and sum of the counters in a text without a time: of two texts the older one has less."""
-        names: dict[int, str] = {}
-        start = total = 0.0
-        with member.open() as stream:
-            for batch in module.read(stream, self.reference_ts):
-                if batch.table == "series":
-                    names.update(zip(batch.columns["series"], batch.columns["name"], strict=True))
-                elif batch.table == "sample":
-                    for number, ts, value in zip(
-                        *(np.asarray(batch.columns[c]).tolist() for c in ("series", "ts", "value")), strict=True
-                    ):
-                        if names[number] == "process_start_time_seconds":
-                            start = max(start, value)
-                        elif ts == 0 and names[number].endswith(("_total", "_sum", "_count")):
-                            total += value
-        return start, total
+    def _texts(self, ranked: Sequence[tuple[int, int, Member, Any]]) -> dict[str, tuple[float, float]]:
+        """How old the process and the counters of each text without a time are, and which texts are of one process."""
+        texts: dict[str, untimed.Text] = {}
+        for rank, _, member, module in ranked:
+            if rank == 2:
+                with member.open() as stream:
+                    texts[member.name] = untimed.seen(module.read(stream, self.reference_ts))
+        free = {name: text for name, text in texts.items() if name not in self.asked}
+        self.groups = untimed.processes(free)
+        self.apart = untimed.places(self.groups)
+        return {name: text.age() for name, text in texts.items()}
 
     # -- one file -----------------------------------------------------------------------------------------------------
-    def _one(self, member: Member, module: Any, *, untimed: bool) -> FileResult:
+    def _one(self, member: Member, module: Any, *, timeless: bool) -> FileResult:
         store, name = self.store, module.NAME
         result = FileResult(self.bundle, member.name, name)
         known = store.rows(
@@ -196,15 +195,17 @@ class _Bundle:
             self.old.add(file_id)
             self.own[file_id] = self.asked.get(member.name) or (own if own != bundle else None)
             return replace(result, lines=lines, rejected=rejected, message=f"already loaded (as {bundle}/{other}): nothing added")
-        default = self.asked.get(member.name) or self._default_instance() if untimed else None
-        if untimed and default is None:
+        default = self.asked.get(member.name) or self._default_instance() if timeless else None
+        if timeless and default is None:
             return replace(
                 result,
                 message=f"has no time and the bundle holds several servers: not used; if it is needed, --instance {member.name}=HOST:PORT",
             )
-        if untimed and store.rows("SELECT 1 FROM scrape WHERE instance = ? AND timed AND ok LIMIT 1", [default]):
+        if timeless and store.rows("SELECT 1 FROM scrape WHERE instance = ? AND timed AND ok LIMIT 1", [default]):
             return replace(result, message="has no time; timed scrapes of the same server are there: not used")
-        if untimed:
+        if timeless and member.name not in self.asked:
+            default = self.apart.get(member.name, default)
+        if timeless:
             self.untimed = int(
                 store.rows("SELECT coalesce(max(ts) + 1, 0) FROM scrape WHERE instance = ? AND NOT timed", [default])[0][0]
             )
@@ -306,21 +307,41 @@ class _Bundle:
 
     def _instances(self) -> list[str]:
         """Servers this bundle names by itself: scrape URLs, then start lines of logs."""
-        ids = [file_id for file_id, _, _ in self.files]
-        scraped = [
-            r[0]
-            for r in self.store.rows(
-                "SELECT DISTINCT instance FROM scrape WHERE timed AND list_contains(?, file_id) AND instance IS NOT NULL ORDER BY 1",
-                [ids],
-            )
-        ]
+        scraped = self._scraped()
         logged = sorted({own for file_id, _, name in self.files if name == "vllm_log" and (own := self.own[file_id])})
         return scraped + [one for one in logged if one not in scraped and not _same_port(one, scraped)]
+
+    def _scraped(self) -> list[str]:
+        ids = [file_id for file_id, _, _ in self.files]
+        statement = "SELECT DISTINCT instance FROM scrape WHERE timed AND list_contains(?, file_id) AND instance IS NOT NULL ORDER BY 1"
+        return [r[0] for r in self.store.rows(statement, [ids])]
 
     def _default_instance(self) -> str | None:
         """The only server of the bundle; its own name where no file names one; None where there are several."""
         named = self._instances()
         return named[0] if len(named) == 1 else self.bundle if not named else None
+
+    def _keep_apart(self) -> None:
+        """Logs that say one bind-all or local address and go on at the same time are of several servers: of pods, mostly."""
+        fresh = {
+            file_id: member.name
+            for file_id, member, name in self.files
+            if name == "vllm_log" and file_id not in self.old and member.name not in self.asked
+        }
+        rows = self.store.rows(
+            "SELECT file_id, min(ts), max(ts) FROM (SELECT file_id, ts FROM stat UNION ALL SELECT file_id, ts FROM step "
+            "UNION ALL SELECT file_id, ts FROM event) WHERE ts IS NOT NULL AND list_contains(?, file_id) GROUP BY file_id",
+            [list(fresh)],
+        )
+        times = {file_id: (start, end) for file_id, start, end in rows if (self.own[file_id] or "").startswith(LOCAL)}
+        owns, scraped = {file_id: self.own[file_id] or "" for file_id in times}, self._scraped()
+        for file_id, own in owns.items():
+            start, end = times[file_id]
+            beside = [times[other] for other in times if other != file_id and owns[other] == own]
+            if any(first < end - BESIDE_S and start < last - BESIDE_S for first, last in beside):
+                possible = _same_port(own, scraped)
+                self.own[file_id] = None if possible else f"{own} {fresh[file_id]}"
+                self.unsure |= {file_id} if possible else set()
 
     def _settle_instances(self) -> None:
         """Give each file and request its server: its own word, matched by port, else the only server there is."""
@@ -336,6 +357,7 @@ class _Bundle:
                 own if name in {"vllm_log", *CLIENTS} and not _same_port(own or "", named) else None
             )  # a server without scrapes
             chosen = self.asked.get(member.name) or (own and (_match(own, named) or alone)) or only
+            chosen = None if file_id in self.unsure else chosen
             self.store.execute("UPDATE source_file SET instance = ? WHERE file_id = ?", [chosen, file_id])
             if name == "kv_events":
                 self.store.execute("UPDATE kv_event SET instance = ? WHERE file_id = ?", [chosen, file_id])
@@ -367,6 +389,8 @@ class _Bundle:
         """What could not be joined is asked, not guessed."""
         asked = {}
         for file_id, member, name in self.files:
+            if member.name in self.apart and (said := untimed.question(member.name, self.groups)):
+                asked[member.name] = said
             if (
                 name in {"vllm_log", "kv_events", "vllm_command"}
                 and self.store.rows("SELECT instance IS NULL FROM source_file WHERE file_id = ?", [file_id])[0][0]

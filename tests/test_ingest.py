@@ -307,6 +307,35 @@ def test_a_bind_all_address_that_two_servers_could_have_is_asked(store: Store, t
     assert "--instance server.log=HOST:PORT" in results["server.log"].message
 
 
+def test_logs_of_two_pods_with_one_address_are_two_servers(store: Store, tmp_path: Path):
+    """In a pod every server is 0.0.0.0:8000 with process 1."""
+    lines = [stats(f"11-29 12:00:{at:02}", running=at, pid=1) for at in range(10, 50, 10)]
+    pods = {f"{name}__log": started("0.0.0.0", pid=1) + "".join(lines) for name in ("one", "two")}
+    pods["two__log"] += stats("11-29 12:00:50", pid=1)  # the same file twice would count once
+    load(store, [bundle(tmp_path / "x", **pods)])
+    assert server_of(store) == {"one.log": "0.0.0.0:8000 one.log", "two.log": "0.0.0.0:8000 two.log"}
+    load(store, [bundle(tmp_path / "x", **pods)])
+    assert server_of(store) == {"one.log": "0.0.0.0:8000 one.log", "two.log": "0.0.0.0:8000 two.log"}
+
+
+def test_logs_of_two_pods_are_asked_where_one_of_them_is_scraped(store: Store, tmp_path: Path):
+    lines = "".join(stats(f"11-29 12:00:{at:02}") for at in range(10, 50, 10))
+    pods = {f"{name}__log": started("0.0.0.0") + lines + end for name, end in (("one", ""), ("two", stats("11-29 12:00:50")))}
+    folder = bundle(tmp_path / "x", m__jsonl=scrape(0, {TOKENS: 1}, "http://10.0.0.1:8000/metrics"), **pods)
+    results = by_name(load(store, [folder]))
+    assert server_of(store) == {"m.jsonl": "10.0.0.1:8000", "one.log": None, "two.log": None}
+    assert results["one.log"].message == "which server is this? The bundle has several: --instance one.log=HOST:PORT"
+    load(store, [folder], instances={"one.log": "10.0.0.1:8000", "two.log": "10.0.0.2:8000"})
+    assert server_of(store) == {"m.jsonl": "10.0.0.1:8000", "one.log": "10.0.0.1:8000", "two.log": "10.0.0.2:8000"}
+
+
+def test_a_log_that_was_rotated_is_of_one_server(store: Store, tmp_path: Path):
+    first = started("0.0.0.0") + "".join(stats(f"11-29 12:00:{at:02}") for at in range(10, 50, 10))
+    second = started("0.0.0.0").replace("11:59:00", "12:01:00") + "".join(stats(f"11-29 12:01:{at:02}") for at in range(10, 50, 10))
+    load(store, [bundle(tmp_path / "x", server__log=second, server__log__1=first)])
+    assert set(server_of(store).values()) == {"0.0.0.0:8000"}
+
+
 def test_a_command_is_joined_by_its_port(store: Store, tmp_path: Path):
     load(store, [two_servers(tmp_path / "x", command__txt="vllm serve ./m --max-num-seqs 4 --host localhost --port 8001\n")])
     assert server_of(store)["command.txt"] == "b:8001"
@@ -420,10 +449,39 @@ def test_two_texts_are_an_interval_whatever_their_order(how: str, names: tuple[s
     assert tokens(store) == [("x", 1, False, 20, 1, False)]
 
 
-def test_of_two_texts_the_process_that_started_later_is_the_later(store: Store, tmp_path: Path):
+def test_texts_of_two_processes_are_kept_apart_and_asked(store: Store, tmp_path: Path):
+    """Two servers, or one before and after a restart: nothing in them says which."""
     restarted = {TOKENS: 3, START: 5000.0, series("num_requests_running"): 1}
-    load(store, [bundle(tmp_path / "x", a__txt=text(restarted), b__txt=text(OLD))])
-    assert tokens(store) == [("x", 1, False, 3, 1, True)]
+    folder = bundle(tmp_path / "x", a__txt=text(restarted), b__txt=text(OLD), c__txt=text(NEW))
+    results = by_name(load(store, [folder]))
+    assert tokens(store) == [("b.txt", 1, False, 20, 1, False)]
+    assert store.rows("SELECT instance FROM scrape ORDER BY 1") == [("a.txt",), ("b.txt",), ("b.txt",)]
+    assert results["a.txt"].message.startswith("of another process than b.txt: two servers, or one before and after a restart?")
+    assert results["b.txt"].message.startswith("of another process than a.txt")
+    assert results["c.txt"].message == ""
+
+
+def test_of_two_texts_of_one_server_the_process_that_started_later_is_the_later(store: Store, tmp_path: Path):
+    restarted = {TOKENS: 3, START: 5000.0, series("num_requests_running"): 1}
+    folder = bundle(tmp_path / "x", a__txt=text(restarted), b__txt=text(OLD))
+    load(store, [folder], instances={"a.txt": "h:1", "b.txt": "h:1"})
+    assert tokens(store) == [("h:1", 1, False, 3, 1, True)]
+
+
+@pytest.mark.parametrize(
+    ("second", "apart"),
+    [
+        ({TOKENS: 150}, False),
+        ({TOKENS: 90}, False),  # the older one, then
+        ({TOKENS: 90, series("prompt_tokens_total"): 50}, True),  # one counter fell, one grew
+        ({series("generation_tokens_total").replace('"m"', '"other"'): 150}, True),
+    ],
+)
+def test_without_a_start_time_counters_and_models_tell_processes_apart(second: dict, apart: bool, store: Store, tmp_path: Path):
+    first = {TOKENS: 100, series("prompt_tokens_total"): 20}
+    results = load(store, [bundle(tmp_path / "x", a__txt=text(first), b__txt=text(second))])
+    assert len(store.rows("SELECT DISTINCT instance FROM scrape")) == 1 + apart
+    assert all(("of another process" in one.message) == apart for one in results)
 
 
 def test_several_texts_of_which_one_has_several_scrapes(store: Store, tmp_path: Path):

@@ -162,15 +162,16 @@ def test_the_recording_names_what_limits_it(run: Run):
     with Store() as store:
         results = load(store, [run.bundle])
         found = attribution_for(store)
-        requests = store.rows("SELECT count(*), avg(ttft_s), avg(e2e_s) FROM request WHERE source = 'span'")[0]
+        requests = store.rows(
+            "SELECT count(*), avg(ttft_s), avg(e2e_s) FROM request WHERE source = 'span' AND arrival_ts > (SELECT min(ts) FROM scrape)"
+        )[0]
     assert {one.format for one in results if one.format} == {"prometheus_text", "vllm_log", "otlp_spans"}
     assert sum(one.rejected for one in results) == 0, [one.reasons for one in results]
     ttft, e2e = found.targets["ttft"], found.targets["e2e"]
     assert (ttft.limiting, ttft.verdict) == ("slots", "limited")
-    assert ttft.measured_s == pytest.approx(statistics.mean(run.ttft_s), rel=0.1)
-    assert e2e.measured_s == pytest.approx(statistics.mean(run.e2e_s), rel=0.1)
-    assert requests[0] == REQUESTS
-    assert requests[2] == pytest.approx(statistics.mean(run.e2e_s), rel=0.1)
+    assert requests == (REQUESTS, pytest.approx(ttft.measured_s, rel=0.02), pytest.approx(e2e.measured_s, rel=0.02))
+    within(ttft.measured_s, run.ttft_s)
+    within(e2e.measured_s, run.e2e_s)
 
 
 def test_live_collection_says_the_same(run: Run):
@@ -178,8 +179,14 @@ def test_live_collection_says_the_same(run: Run):
         found = attribution_for(store)
         twice = store.rows("SELECT count(*) FROM (SELECT 1 FROM sample GROUP BY series_id, ts HAVING count(*) > 1)")[0][0]
     assert (found.targets["ttft"].limiting, found.targets["ttft"].verdict) == ("slots", "limited")
-    assert found.targets["ttft"].measured_s == pytest.approx(statistics.mean(run.ttft_s), rel=0.1)
+    within(found.targets["ttft"].measured_s, run.ttft_s)
     assert twice == 0
+
+
+def within(measured_s: float, clients_s: list[float]) -> None:
+    """The server sees what its clients see, less the way to it, which is long where the processors are busy."""
+    mean = statistics.mean(clients_s)
+    assert 0.6 * mean < measured_s < 1.02 * mean
 
 
 def test_doctor_knows_this_version(run: Run):
