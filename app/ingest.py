@@ -313,7 +313,10 @@ class _Bundle:
 
     def _scraped(self) -> list[str]:
         ids = [file_id for file_id, _, _ in self.files]
-        statement = "SELECT DISTINCT instance FROM scrape WHERE timed AND list_contains(?, file_id) AND instance IS NOT NULL ORDER BY 1"
+        statement = (
+            "SELECT DISTINCT instance FROM scrape WHERE timed AND list_contains(?, file_id) AND instance IS NOT NULL "
+            "AND instance NOT IN (SELECT instance FROM router_series WHERE instance IS NOT NULL) ORDER BY 1"  # those write no log here
+        )
         return [r[0] for r in self.store.rows(statement, [ids])]
 
     def _default_instance(self) -> str | None:

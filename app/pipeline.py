@@ -11,6 +11,7 @@ import numpy as np
 from analyzers.attribute import attribute
 from analyzers.model import Array, Attribution, Columns, Engine, Event, Level, Window
 from analyzers.steps import kv_bytes_per_token, parameters_held
+from app import routers
 from app.align import notes
 from app.store import Store
 
@@ -109,7 +110,7 @@ def attribution_for(
 ) -> Attribution:
     """The attribution of what the store holds in a window; options as `attribute` has them."""
     found = attribute(window_of(store, start, end, engines), with_twin=with_twin, slo=slo, baseline=baseline)
-    return replace(found, notes=(*found.notes, *notes(store)))
+    return replace(found, notes=(*found.notes, *notes(store), *routers.notes(store, start, end)))
 
 
 def _pairs(store: Store, bounds: Mapping[str, float], *tables: Columns) -> list[tuple[str | None, str]]:

@@ -13,4 +13,6 @@ FROM series AS s
 JOIN quantity AS q
   -- Ray Serve and Dynamo write vllm_x for vllm:x
   ON q.raw = regexp_replace(s.name, '^(ray_)?vllm_', 'vllm:') AND (q.label = '' OR contains(s.labels, q.label))
+-- a production-stack router exposes some of its engines' series under their own names, with their address as label `server`
+WHERE s.model_name IS NOT NULL OR NOT contains(s.labels, '"server": ')
 QUALIFY q.rank = min(q.rank) OVER (PARTITION BY s.instance, s.engine, q.quantity);

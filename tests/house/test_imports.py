@@ -36,7 +36,9 @@ MAY_IMPORT: Final = {
     ),
     "app.store": ("queries", "analyzers.model", "duckdb", "numpy", "pyarrow"),
     "app.live": ("analyzers.model", "app.collectors", "app.config", "app.ingest", "app.live", "app.store", "numpy"),
-    "app.pipeline": ("analyzers", "app.align", "app.store", "numpy"),
+    "app.pipeline": ("analyzers", "app.align", "app.routers", "app.store", "numpy"),
+    "app.routers": ("app.store",),  # what stands before the engines
+    "app.untimed": ("analyzers.model", "numpy"),  # texts of /metrics without a time: order and processes
     "app.align": ("analyzers.model", "app.store", "numpy"),  # a log's clock against the counters of its server
     "app.doctor": ("analyzers.model", "app.pipeline", "app.store", "httpx"),  # what a server says, and what it could say
     "app.incident": ("analyzers", "app.pipeline", "app.store"),  # a window gathered for a report

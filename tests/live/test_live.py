@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 import pytest
 from live.model import make
 
+from app.collectors.record import folder_of
 from app.doctor import examine, version_of
 from app.ingest import load
 from app.pipeline import attribution_for
@@ -35,8 +36,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 READY_S: Final = 400  # three processes import torch
 SLOTS: Final = 2
 CLIENTS: Final = 8
-REQUESTS: Final = 48
-OUTPUT_TOKENS: Final = 24
+REQUESTS: Final = 64
+OUTPUT_TOKENS: Final = 48
 
 
 class Run(NamedTuple):
@@ -82,6 +83,15 @@ def serving(vllm: str, folder: Path, port: int, otlp: int) -> Iterator[Path]:
         finally:
             process.terminate()
             process.wait(60)
+
+
+def begun(*files: Path) -> None:
+    """Wait until something is stored in all of these."""
+    end = time.monotonic() + 60
+    while not all(file.exists() and file.stat().st_size for file in files):
+        assert time.monotonic() < end, files
+        time.sleep(0.1)
+    time.sleep(1)
 
 
 def answers(url: str) -> bool:
@@ -149,7 +159,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         ]  # fmt: skip
         collect = [*weaklink, "collect", "--target", url, "--interval", "0.5", "--store", str(store)]
         with subprocess.Popen(record, cwd=ROOT) as recording, subprocess.Popen(collect, cwd=ROOT) as collecting:
-            time.sleep(5)
+            begun(folder_of(bundle) / "metrics.jsonl.gz", store.with_name(f"{store.name}.wal"))
             took = loaded(url)
             time.sleep(7)  # vLLM sends its spans every 5 s
             recording.terminate()

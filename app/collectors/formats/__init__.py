@@ -23,6 +23,7 @@ MAX_REJECTED: Final = 100  # rows kept a file; a wrong file would otherwise fill
 # below MAX_REJECTED, which the readers import from here
 from app.collectors.formats import (  # noqa: E402
     aiperf,
+    aiperf_server,
     bench_result,
     bench_text,
     guidellm,
@@ -45,4 +46,5 @@ FORMATS: Final[tuple[ModuleType, ...]] = (
     bench_text,
     guidellm,
     aiperf,
+    aiperf_server,
 )

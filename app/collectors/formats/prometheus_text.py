@@ -1,4 +1,4 @@
-"""Prometheus or OpenMetrics text of a vLLM server's /metrics, all versions since 0.8.5.
+"""Prometheus or OpenMetrics text of a vLLM server's /metrics, all versions since 0.8.5, and of routers (production-stack, llm-d, Dynamo).
 
 Written by
     - `curl .../metrics > file`, once or several times into one file: a new scrape begins where an already seen series
@@ -42,7 +42,11 @@ from app.collectors.formats.json_lines import (
 )
 
 NAME: Final = "prometheus_text"
-KEPT: Final = ("vllm:", "vllm_", "ray_vllm_", "http_", "process_")
+KEPT: Final = (
+    *("vllm:", "vllm_", "ray_vllm_", "http_", "process_"),
+    *("inference_extension_", "inference_objective_", "inference_pool_", "llm_d_epp_", "llm_d_router_epp_"),  # routers: llm-d
+    *("dynamo_frontend_", "dynamo_component_router_", "dynamo_router_"),  # Dynamo; production-stack writes vllm:
+)
 EXPECTED: Final = "expected: name{labels} value [timestamp]"
 ROWS: Final = 1 << 17  # samples a batch
 BLOCK: Final = 1 << 20  # bytes of raw text at once

@@ -1,6 +1,6 @@
 """A Prometheus that already scrapes vLLM, or what speaks its HTTP API: Thanos, Mimir, VictoriaMetrics.
 
-Finds vLLM's servers by themselves, also under the names that Ray Serve and Dynamo give the series. Takes every sample with its
+Finds vLLM's servers by themselves, also under the names that Ray Serve and Dynamo give the series, and routers before them. Takes every sample with its
 own time stamp; where these would be too many, or a step is asked for, one value a step (queries/promql).
 
 Traps
@@ -30,6 +30,7 @@ from app.collectors.access import Access
 from app.collectors.promql import Client, PrometheusError, Series, base_url, matcher
 
 OWN: Final = frozenset({"__name__", "engine", "model_name"})  # of vLLM, on the anchor series
+SITE: Final = ("job", "instance")  # by which a scrape is told, whatever labels its series have
 GAUGES: Final = (
     *("num_requests_running", "num_requests_waiting", "num_requests_waiting_by_reason", "kv_cache_usage_perc"),
     "gpu_cache_usage_perc",
@@ -70,11 +71,16 @@ class Server:
 
 @dataclass(slots=True)
 class Found:
-    """One vLLM server that Prometheus scrapes: `labels` are those that Prometheus added, `prefix` that of its series."""
+    """One vLLM server, or router, that Prometheus scrapes.
+
+    `labels` are those that Prometheus added, `prefix` that of a server's series, `anchor` the series that tells it.
+    """
 
     instance: str
     labels: Mapping[str, str]
     prefix: str
+    anchor: str = ""
+    router: bool = False
     series: int = 0
     scrapes: float = 0.0  # in the window
     interval_s: float = 15.0
@@ -98,12 +104,16 @@ def find(made: Client, server: Server, start: float, end: float) -> list[Found]:
     for labels in promql.series(made, anchor, start, end):
         added = tuple(sorted((name, value) for name, value in labels.items() if name not in OWN))
         by_labels[added] = labels["__name__"].removesuffix("num_requests_running")
-    found = [Found(dict(added).get("instance", ""), dict(added), prefix) for added, prefix in by_labels.items()]
+    found = [
+        Found(dict(added).get("instance", ""), dict(added), prefix, f"{prefix}num_requests_running")
+        for added, prefix in by_labels.items()
+    ]
     for one in found:
         same = [other.labels for other in found if other.labels.get("instance") == one.labels.get("instance")]
         if one.prefix.startswith("ray_") or not one.instance:
             differ = sorted({name for labels in same for name in labels if len({other.get(name) for other in same}) > 1})
             one.instance = "/".join(filter(None, [one.instance, *(one.labels.get(name, "") for name in differ)])) or "unnamed"
+    found += _routers(made, server, start, end)
     with ThreadPoolExecutor(server.parallel) as pool:
         list(pool.map(lambda one: _measure(made, one, start, end), found))
     total = sum(one.series for one in found)
@@ -114,6 +124,16 @@ def find(made: Client, server: Server, start: float, end: float) -> list[Found]:
     return sorted(found, key=lambda one: (-one.scrapes, one.instance, sorted(one.labels.items())))
 
 
+def _routers(made: Client, server: Server, start: float, end: float) -> list[Found]:
+    """The routers in front of them; one that is a vLLM server's own address is none of these."""
+    by_site: dict[tuple[tuple[str, str], ...], str] = {}
+    for labels in promql.series(made, promql.expression("router", match=promql.matchers(server.match)), start, end):
+        site = tuple((name, labels[name]) for name in SITE if name in labels)
+        if "instance" in dict(site):
+            by_site.setdefault(site, labels["__name__"])
+    return [Found(dict(site)["instance"], dict(site), "", anchor, router=True) for site, anchor in by_site.items()]
+
+
 def _measure(made: Client, one: Found, start: float, end: float) -> None:
     """How many series, and how often scraped."""
     target, width = promql.selector(one.labels), max(60, math.ceil(end - start))
@@ -121,7 +141,7 @@ def _measure(made: Client, one: Found, start: float, end: float) -> None:
     sizes = promql.span(made, promql.expression("size", target=target), int(start), math.ceil(end) + step, step)
     one.series = max((int(float(value)) for series in sizes for _, value in series["values"]), default=0)
     day = min(width, 86400)
-    counts = promql.instant(made, promql.expression("rate", target=target, range=f"{day}s"), end)
+    counts = promql.instant(made, promql.expression("rate", anchor=one.anchor, target=target, range=f"{day}s"), end)
     most = max((float(series["value"][1]) for series in counts), default=0.0)
     one.scrapes = most * width / day
     if most >= 2:
@@ -143,7 +163,7 @@ def pull(
         low = max(start, since(one) or -math.inf)
         if low < end:
             yield from _pull_one(made, server, one, low, end, step)
-        if one.numbers and not any(str(key[1]).endswith("cache_config_info") for key in one.numbers):
+        if one.numbers and not one.router and not any(str(key[1]).endswith("cache_config_info") for key in one.numbers):
             note(f"{one.instance}: {NO_CONFIG}")
     for warning in made.warnings:
         note(f"{server.url} says: {warning}")
@@ -202,7 +222,7 @@ def _raw_asks(made: Client, one: Found, start: float, end: float) -> Iterator[As
 
 def _site(one: Found) -> str:
     """What `up` shares with the server's series: labels that metric relabelling adds are not on it."""
-    return promql.selector({name: value for name, value in one.labels.items() if name in {"job", "instance"}})
+    return promql.selector({name: value for name, value in one.labels.items() if name in SITE})
 
 
 def _cut(found: Sequence[Series], first: float, last: float) -> list[Series]:
@@ -220,7 +240,7 @@ def _step_asks(made: Client, one: Found, start: float, end: float, step: int) ->
         def ask(low: int = low, high: int = high) -> tuple[list[Series], list[Series]]:
             target = promql.selector(one.labels)
             found = promql.piece(made, promql.expression("counters", target=target, range=within), low, high, step)
-            for name in GAUGES:
+            for name in () if one.router else GAUGES:
                 gauge = promql.expression(
                     "gauge", name=one.prefix + name, target=target, range=f"{step}s" if step > 60 else within
                 )

@@ -27,7 +27,10 @@ MAX_REDIRECTS: Final = 3
 HEADERS: Final = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity", "User-Agent": "weaklink"}
 PATH: Final = "is the path right? vLLM's is /metrics"
 HINTS: Final = {401: "it asks for credentials", 403: "the credentials do not suffice", 404: PATH}
-_OURS: Final = re.compile(r"^(?:ray_)?vllm[:_]", re.MULTILINE)
+_OURS: Final = re.compile(
+    r"^(?:(?:ray_)?vllm[:_]|inference_(?:extension|objective|pool)_|llm_d_(?:router_)?epp_|dynamo_(?:frontend|router|component_router)_)",
+    re.MULTILINE,
+)
 
 Line = dict[str, Any]
 Take = Callable[[Line], None]

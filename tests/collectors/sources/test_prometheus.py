@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 from collectors.sources.conftest import Capture
-from collectors.sources.serving import INCIDENTS, lines_of, only_metrics, open_metrics, prometheus, say, serving
+from collectors.sources.serving import INCIDENTS, ROOT, lines_of, only_metrics, open_metrics, prometheus, say, serving
 
 from app.collectors.promql import PrometheusError
 from app.collectors.sources import prometheus as source
@@ -19,6 +19,7 @@ from app.live.pulled import Pulled, pull
 from app.pipeline import attribution_for
 from app.store import Store
 
+GOOD = ROOT / "sample_data" / "formats" / "prometheus_text" / "good"
 VLLM = "vllm:num_requests_running"
 
 
@@ -162,7 +163,10 @@ def test_other_names_two_jobs_odd_labels_and_gaps(tmp_path: Path):
     away = [{**line, "url": line["url"].replace(":38669", ":2")} for at, line in enumerate(lines) if not 20 <= at < 32]
     away = [{**line, "text": line["text"].replace("vllm:cache_config_info", "vllm:other_info")} for line in away]
     late = [{**line, "t": line["t"] + 0.4} for line in lines]
+    router = (GOOD / "router-production-stack.txt").read_text()
+    before = [{**line, "url": "http://router:80/metrics", "text": router} for line in lines]
     texts = [
+        open_metrics(before, "router", pod="router-0"),
         open_metrics(ray, "ray", WorkerId="w-1"),
         open_metrics(ray, "ray", WorkerId="w-2"),
         open_metrics(away, pod=odd),
@@ -176,10 +180,15 @@ def test_other_names_two_jobs_odd_labels_and_gaps(tmp_path: Path):
             found = {(one.instance, one.prefix): one for one in find(made, server, start, end)}
         said = pulled(url, start, end, store)
         gaps = store.rows("SELECT count(*) FROM scrape WHERE instance = '127.0.0.1:2' AND NOT ok")[0][0]
-        odd_labels = store.rows("SELECT count(*) FROM series WHERE contains(labels, 'pod') OR contains(labels, 'job')")[0][0]
+        odd_labels = store.rows("SELECT count(*) FROM series WHERE (contains(labels, 'pod') OR contains(labels, 'job')) AND instance <> 'router:80'")[0][0]
         engines = {one.instance: one.targets["ttft"].measured_s for one in attribution_for(store).engines}
         doubled = twice(store)
+        routed = store.rows("SELECT DISTINCT instance, router, target FROM router_series WHERE target <> '' ORDER BY ALL")
+    assert routed == [("router:80", "production-stack", f"http://10.0.0.{at}:8000") for at in (1, 2)]
+    assert "router:80" not in engines
+    assert said.scrapes["router:80"] == len(lines)
     assert set(found) == {
+        ("router:80", ""),
         ("127.0.0.1:1/w-1", "ray_vllm_"), ("127.0.0.1:1/w-2", "ray_vllm_"), ("127.0.0.1:2", "vllm:"), ("127.0.0.1:38669", "vllm:"),
     }  # fmt: skip
     assert said.scrapes["127.0.0.1:2"] == len(away)
@@ -220,4 +229,5 @@ def test_a_prometheus_that_knows_no_vllm_is_empty():
         server = Server(url, match=('ns="a\\"b"',))
         with server.client() as made:
             assert list(pieces(made, server, 0, 100)) == []
-    assert asked == ['{__name__=~"(ray_)?vllm[:_]num_requests_running",ns="a\\"b"}']
+    assert asked[0] == '{__name__=~"(ray_)?vllm[:_]num_requests_running",model_name!="",ns="a\\"b"}'
+    assert all(one.endswith(',ns="a\\"b"}') for one in asked)

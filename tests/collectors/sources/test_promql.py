@@ -187,8 +187,8 @@ def test_a_url_loses_what_the_client_adds():
 
 
 def test_every_expression_is_filled_in():
-    values = {"target": ',job="a"', "match": "", "range": "60s", "name": "vllm:x"}
-    for name in ("anchor", "raw", "size", "counters", "gauge", "up", "rate"):
+    values = {"target": ',job="a"', "match": "", "range": "60s", "name": "vllm:x", "anchor": "vllm:y"}
+    for name in ("anchor", "router", "raw", "size", "counters", "gauge", "up", "rate"):
         text = promql.expression(name, **values)
         assert "$" not in text.replace('$"', "")
         assert not text.startswith("#")
