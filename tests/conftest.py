@@ -2,7 +2,7 @@
 
 `golden(path, text)` compares a whole output with tests/golden/<path>; `pytest --update-golden` writes the files anew.
 
-A test marked e2e, prometheus or alertmanager drives a real program. Where that program is missing the test is skipped by
+A test marked e2e, prometheus, alertmanager or victoria drives a real program. Where that program is missing the test is skipped by
 name, with the package that holds it; `--require-programs` makes it a failure, and any skip at all fails the run then.
 """
 
@@ -24,12 +24,14 @@ NEEDS: Final = {  # marker -> programs that a test with it starts
     "e2e": ("chromium",),
     "prometheus": ("prometheus", "promtool"),
     "alertmanager": ("prometheus-alertmanager",),  # Debian's name for it
+    "victoria": ("victoria-metrics",),
 }
 PACKAGES: Final = {  # program -> Debian package
     "chromium": "chromium",
     "prometheus": "prometheus",
     "promtool": "prometheus",
     "prometheus-alertmanager": "prometheus-alertmanager",
+    "victoria-metrics": "victoria-metrics",
 }
 
 
