@@ -1,13 +1,14 @@
 """The clock of a log against that of the metrics of the same server, by content.
 
-Text logs have no year and no zone, and machines disagree. The rate of generated tokens in the stats lines is compared to the
-counters' own rate at every shift; where one shift fits far better than all others, it is the offset. What is not clear is left.
+Text logs have no year and no zone, and machines disagree. The rate of generated tokens in the stats lines (or, where there are
+too few, of iteration lines) is compared to the counters' own rate of the same engine at every shift; where one shift fits far
+better than all others, it is the offset. What is not clear, or differs between engines, is left.
 """
 
 import json
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -22,6 +23,9 @@ CLEAR: Final = 0.12  # mean difference (of logarithms) up to which a shift fits;
 BETTER: Final = (2.5, 0.03)  # times, and by how much, every other shift must fit worse
 APPLIES_S: Final = 5.0  # offsets below are of the resolution of the stamps
 STEP_S: Final = 1.0
+ENGINES: Final = 3  # that are compared, those whose rates change most: each takes up to a second
+STEPS_S: Final = 4.0  # a span of iteration lines that is compared where there are no stats lines
+MOST_S: Final = 2 * 86400.0  # of a log without stats lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +73,80 @@ def _span(seconds: float) -> str:
 
 
 def _of_file(store: Store, file_id: int) -> Offset | None:
+    """The offset that the engines of a file agree on; None where none is clear, or two contradict each other."""
     ((instance,),) = store.rows("SELECT instance FROM source_file WHERE file_id = ?", [file_id])
     if not store.rows("SELECT 1 FROM scrape WHERE instance = ? AND timed LIMIT 1", [instance]):
         return None
-    lines = store.rows(
-        "SELECT ts, sum(generation_tokens_per_s) FROM stat WHERE file_id = ? AND ts IS NOT NULL GROUP BY ts ORDER BY ts",
+    lines = _lines(store, file_id)
+    counts = _counts(store, instance) if lines else {}
+    if len(lines) == len(counts) == 1:
+        counts = dict(zip(lines, counts.values(), strict=True))  # whatever the two call it
+    moving = sorted((name for name in lines if name in counts), key=lambda name: -float(lines[name][1].std()))
+    found = [one for name in moving[:ENGINES] if (one := offset_of(*lines[name], *counts[name])) is not None]
+    if not found:
+        return None
+    best = min(found, key=lambda one: (one.error_s, -one.lines))
+    if any(abs(one.offset_s - best.offset_s) > one.error_s + best.error_s + STEP_S for one in found):
+        return None
+    return Offset(best.offset_s, best.error_s, sum(one.lines for one in found))
+
+
+def _lines(store: Store, file_id: int) -> dict[str, tuple[Array, Array]]:
+    """Stamps and rates of generated tokens, by engine: of the stats lines; of steps in spans of STEPS_S where those are too few."""
+    rows = store.rows(
+        "SELECT engine, ts, generation_tokens_per_s FROM stat WHERE file_id = ? AND ts IS NOT NULL AND generation_tokens_per_s IS NOT NULL "
+        "ORDER BY ts",
         [file_id],
     )
-    if len(lines) < LEAST:
-        return None
+    found = _by_engine(rows)
+    if not found:
+        rows = store.rows(
+            "SELECT engine, (floor(ts / $span) + 1) * $span AS until, sum(generation_tokens) / $span FROM step "
+            "WHERE file_id = $file AND ts IS NOT NULL GROUP BY ALL ORDER BY until",
+            {"file": file_id, "span": STEPS_S},
+        )
+        found = _by_engine(_filled(rows))
+    return found
+
+
+def _filled(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Spans without a step had no tokens; the first and the last are cut, and left out."""
+    filled: list[tuple[Any, ...]] = []
+    for engine, points in _grouped(rows).items():
+        known = dict(cast(list[tuple[float, float]], points))
+        first, last = min(known), max(known)
+        if last - first > MOST_S:
+            continue
+        filled += [(engine, ts, known.get(ts, 0.0)) for ts in np.arange(first + STEPS_S, last, STEPS_S).tolist()]
+    return filled
+
+
+def _by_engine(rows: list[tuple[Any, ...]]) -> dict[str, tuple[Array, Array]]:
+    """Columns of (engine, x, y) by engine, of those with enough rows."""
+    found = {name: np.array(points, dtype=float) for name, points in _grouped(rows).items() if len(points) >= LEAST}
+    return {name: (points[:, 0], points[:, 1]) for name, points in found.items()}
+
+
+def _grouped(rows: list[tuple[Any, ...]]) -> dict[str, list[list[float]]]:
+    found: dict[str, list[list[float]]] = {}
+    for name, *values in rows:
+        found.setdefault(name, []).append([math.nan if value is None else value for value in values])
+    return found
+
+
+def _counts(store: Store, instance: str) -> dict[str, tuple[Array, Array]]:
+    """When each engine was scraped, and how many tokens it had generated since the first scrape."""
     rows = store.rows(
-        "SELECT ts, sum(generation_tokens), max(dt_s) FROM interval_row WHERE instance = ? AND timed GROUP BY ts ORDER BY ts",
-        [instance],
+        "SELECT engine, ts, generation_tokens, dt_s FROM interval_row WHERE instance = ? AND timed ORDER BY ts", [instance]
     )
-    if len(rows) < LEAST:
-        return None
-    line, rate = (np.array(column, dtype=float) for column in zip(*lines, strict=True))
-    ts, tokens, spans = (
-        np.array([math.nan if v is None else v for v in column], dtype=float) for column in zip(*rows, strict=True)
-    )
-    start = np.concatenate([[ts[0] - np.nan_to_num(spans[0])], ts])
-    return offset_of(line, rate, start, np.concatenate([[0.0], np.cumsum(np.nan_to_num(tokens))]))
+    counts = {}
+    for name, values in _grouped(rows).items():
+        points = np.array(values, dtype=float)
+        if len(points) >= LEAST:
+            start = points[0, 0] - np.nan_to_num(points[0, 2])
+            grown = np.cumsum(np.nan_to_num(points[:, 1]))
+            counts[name] = (np.concatenate([[start], points[:, 0]]), np.concatenate([[0.0], grown]))
+    return counts
 
 
 def offset_of(line: Array, rate: Array, ts: Array, count: Array) -> Offset | None:

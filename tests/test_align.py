@@ -49,6 +49,14 @@ def test_another_run_does_not_match():
     assert align.offset_of(line, other, ts, count) is None
 
 
+def stat(stamp: datetime, engine: int, rate: float) -> str:
+    return (
+        f"(APIServer pid=1) INFO {stamp:%m-%d %H:%M:%S} [loggers.py:1] Engine {engine:03}: Avg prompt throughput: 0.0 tokens/s, "
+        f"Avg generation throughput: {rate:.1f} tokens/s, Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 1.0%, "
+        "Prefix cache hit rate: 0.0%\n"
+    )
+
+
 def written(folder: Path, hours: float) -> Path:
     """Return a bundle of scrapes and a log whose clock is `hours` behind."""
     ts, count, line, rate = counted()
@@ -58,13 +66,7 @@ def written(folder: Path, hours: float) -> Path:
         [(t - NOON, {name: c, series("num_requests_running"): 1}) for t, c in zip(ts, count, strict=True)],
     )
     stamps = [datetime.fromtimestamp(t, UTC) - timedelta(hours=hours) for t in line]
-    (folder / "server.log").write_text(
-        "".join(
-            f"(APIServer pid=1) INFO {stamp:%m-%d %H:%M:%S} [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, "
-            f"Avg generation throughput: {r:.1f} tokens/s, Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 1.0%, Prefix cache hit rate: 0.0%\n"
-            for stamp, r in zip(stamps, rate, strict=True)
-        )
-    )
+    (folder / "server.log").write_text("".join(stat(stamp, 0, r) for stamp, r in zip(stamps, rate, strict=True)))
     return folder
 
 
@@ -82,6 +84,58 @@ def test_a_log_on_the_same_clock_is_noted_and_not_moved(tmp_path):
     ((fields,),) = store.rows("SELECT fields FROM event WHERE kind = 'aligned'")
     assert '"applied": false' in fields
     assert not [note for note in attribution_for(store).notes if "moved" in note]
+
+
+def test_two_engines_whose_lines_are_a_second_apart(tmp_path):
+    """Each engine is compared to its own counter: their sum at one stamp would be neither's rate."""
+    ts, _, line, rate = counted()
+    rates = {0: rate, 1: rate[::-1] * 2}
+    totals = {
+        engine: np.concatenate([[0.0], np.cumsum(np.repeat(own, 10))]) for engine, own in rates.items()
+    }
+    tokens = {engine: series("generation_tokens_total", str(engine)) for engine in rates}
+    scrapes(
+        tmp_path / "metrics.jsonl",
+        [(t - NOON, {tokens[engine]: totals[engine][at] for engine in rates}) for at, t in enumerate(ts)],
+    )
+    lines = []
+    for at, t in enumerate(line):
+        for engine in rates:
+            stamp = datetime.fromtimestamp(t + engine, UTC) - timedelta(hours=7)
+            lines.append(stat(stamp, engine, rates[engine][at]))
+    (tmp_path / "server.log").write_text("".join(lines))
+    store = stored(tmp_path)
+    assert store.rows("SELECT min(ts), max(ts) FROM stat") == [(pytest.approx(NOON + 10, abs=1), pytest.approx(NOON + 101, abs=1))]
+
+
+@pytest.mark.parametrize("hours", [0, 7, -5.5])
+def test_a_log_with_nothing_but_steps(hours, tmp_path):
+    """A short recording has too few stats lines, and a log of the engine core alone has none."""
+    ts, count, _, _ = counted()
+    name = series("generation_tokens_total")
+    scrapes(tmp_path / "metrics.jsonl", [(t - NOON, {name: c}) for t, c in zip(ts, count, strict=True)])
+    lines = []
+    for at, tokens in enumerate(np.diff(count)):
+        stamp = datetime.fromtimestamp(NOON + at, UTC) - timedelta(hours=hours)
+        lines.append(
+            f"(EngineCore_DP0 pid=9) INFO {stamp:%m-%d %H:%M:%S} [core.py:1] Iteration({at}): 0 context requests, 0 context tokens, "
+            f"{tokens:.0f} generation requests, {tokens:.0f} generation tokens, iteration elapsed time: 5.00 ms\n"
+        )
+    (tmp_path / "core.log").write_text("".join(lines))
+    store = stored(tmp_path)
+    assert store.rows("SELECT count(*), min(ts) FROM step") == [(100, pytest.approx(NOON, abs=2 if hours else 0))]
+    assert len(store.rows("SELECT 1 FROM event WHERE kind = 'aligned'")) == 1
+
+
+def test_engines_that_contradict_each_other_move_nothing(monkeypatch, tmp_path):
+    offsets = iter([align.Offset(7 * 3600.0, 1.0, 9), align.Offset(0.0, 1.0, 9)])
+    monkeypatch.setattr(align, "_lines", lambda *_: dict.fromkeys("01", (np.zeros(5), np.zeros(5))))
+    monkeypatch.setattr(align, "_counts", lambda *_: dict.fromkeys("01", (np.zeros(5), np.zeros(5))))
+    monkeypatch.setattr(align, "offset_of", lambda *_: next(offsets))
+    store = stored(written(tmp_path, 0))
+    ((file_id,),) = store.rows("SELECT file_id FROM source_file WHERE format = 'vllm_log'")
+    assert not store.rows("SELECT 1 FROM event WHERE kind = 'aligned'")
+    assert file_id
 
 
 def test_a_log_alone_stays_utc(tmp_path):
