@@ -93,7 +93,7 @@ def begun(*files: Path) -> None:
     while not all(file.exists() and file.stat().st_size for file in files):
         assert time.monotonic() < end, files
         time.sleep(0.1)
-    time.sleep(1)
+    time.sleep(3)
 
 
 def answers(url: str) -> bool:
@@ -196,9 +196,12 @@ def test_live_collection_says_the_same(run: Run):
 
 
 def within(measured_s: float, clients_s: list[float]) -> None:
-    """The server sees what its clients see, less the way to it, which is long where the processors are busy."""
+    """The server sees what its clients see, less the way to it, which is long where the processors are busy.
+
+    More than they: the first requests, which found free slots, came before the first scrape.
+    """
     mean = statistics.mean(clients_s)
-    assert 0.6 * mean < measured_s < 1.02 * mean
+    assert 0.6 * mean < measured_s < 1.1 * mean
 
 
 def test_doctor_knows_this_version(run: Run):
