@@ -1,6 +1,6 @@
 """The token-state chain as boxes in chain order, each with seconds, pressure, fact and mark; the measured stages beneath."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from analyzers.links import CHAIN
@@ -20,15 +20,15 @@ KEY: Final = "bar = pressure, how near a link is to its own limit · only the li
 NO_SECONDS: Final = "no request seconds in this recording: links are named from gauges and rates, not measured"
 
 
-def chain(target: Target) -> Html:
-    """The chain of one target."""
+def chain(target: Target, address: Callable[[str], str]) -> Html:
+    """The chain of one target; `address` leads to a link's page."""
     states = target.measured_s is None and all(part.seconds is None for part in target.parts)
     what = "milliseconds of one output token's" if target.name == "tpot" else "seconds of one request's"
     title = f"The token-state chain, mean {what} {LABELS[target.name]} · {KEY}"
     if states:
         title = f"The token-state chain · {NO_SECONDS}"
     spans = _spans([part.link for part in target.parts])
-    boxes = [_box(target, part, states=states) for part in target.parts]
+    boxes = [_box(target, part, address(part.link), states=states) for part in target.parts]
     bands = [_band(target, stage, columns, states=states) for stage, columns in spans]
     return _card(title, boxes, bands, "wl-chain states" if states else "wl-chain")
 
@@ -48,19 +48,22 @@ def _card(title: str, boxes: Sequence[Html], bands: Sequence[Html], look: str = 
     return div("wl-card", div("wl-title", title), div(look, *boxes, style=columns), div("wl-bands", *bands, style=columns))
 
 
-def _box(target: Target, part: Part, *, states: bool) -> Html:
+def _box(target: Target, part: Part, to: str, *, states: bool) -> Html:
     limiting = part.status == "limiting"
     look = "limiting" if limiting else "off" if not part.used else "unknown" if part.seconds is None else ""
     fact = part.fact
     if states:
         fact = "by its sign, below" if limiting else "a sign, below" if part.evidence else ""
-    return div(
-        f"wl-link {look}",
+    return tag(
+        "a",
         div("name", TITLES[part.link]),
         div("secs", _seconds(target, part, states=states)),
         None if states else _pressure(None if look in {"off", "unknown"} else part.pressure),
         div("fact", fact),
         div("mark", mark(target, part, states=states)),
+        look=f"wl-link {look}",
+        href=to,
+        target="_self",
         data_link=part.link,
     )
 

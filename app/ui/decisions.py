@@ -1,7 +1,7 @@
 """What the pages about decisions share: the window as a case for hypotheses, kept while the store stays as it is."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import streamlit as st
@@ -11,11 +11,12 @@ from analyzers.model import Hypothesis, Window
 from app.experiments.cases import case_for, drift_of, hypotheses_for, of_bundle
 from app.pipeline import window_of
 from app.store import Store
-from app.ui.markup import Html, div, link, tag
+from app.ui.markup import Html, bold, div, join, link, tag
 from app.ui.session import View
-from app.ui.words import LABELS, value
+from app.ui.words import LABELS, flagged, titled, value
 
 Key = tuple[str, float, float, tuple[str, ...]]
+MOST_REPLAYED: Final = 20_000  # requests of a window that a page replays unasked
 OBJECTIVES: Final = {**LABELS, "throughput": "Throughput", "capacity": "Capacity"}
 
 
@@ -39,6 +40,26 @@ def recommended(view: View, objective: str) -> list[Hypothesis]:
     with st.spinner("Replaying changes …", show_time=False):
         found: list[Hypothesis] = _recommended(_key(view), objective, prepared)
     return found
+
+
+def predicted(view: View, objective: str) -> list[Hypothesis] | None:
+    """What is recommended, where a page can wait for it: None where so much was recorded that the replay would take long."""
+    if view.judged is None or view.judged.finished > MOST_REPLAYED:
+        return None
+    return recommended(view, objective)
+
+
+def predictions(found: Sequence[Hypothesis], target: str) -> Html:
+    """Changes with what they are predicted to do to a target, and the first cost next door."""
+    lines = []
+    for one in found:
+        big, words = saved(target, one.effect[target].saves_s, one.effect[target].range_s)
+        flags = join([tag("code", flag) for flag in one.flags[:2]], " ")
+        cost = tag("span", flagged(titled(one.costs[0]))) if one.costs else None
+        lines.append(
+            div("wl-predicted", div("", bold(titled(one.change.replace("->", "→"))), tag("br"), flags, " ", cost), div("num", bold(big), tag("br"), tag("span", words)))
+        )  # fmt: skip
+    return div("wl-try", *lines)
 
 
 def _key(view: View) -> Key:

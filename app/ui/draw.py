@@ -37,7 +37,8 @@ CALM: Final = "rgba(128,134,142,0.18)"
 class Line:
     """One trace of a panel: a column of the timeline, its name in the key, its colour.
 
-    `area` fills it down to 0, `rare` leaves it out where it is never above 0, `said` is its name beside the pointer.
+    `area` fills it down to 0, `rare` leaves it out where it is never above 0, `said` is its name beside the pointer, `dash` its
+    stroke, `at` the column of its instants.
     """
 
     column: str
@@ -46,6 +47,8 @@ class Line:
     area: bool = False
     rare: bool = False
     said: str | None = None
+    dash: str | None = None
+    at: str = "ts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,9 @@ def html(text: Html, *, width: Literal["stretch", "content"] = "stretch") -> Non
     st.html(text, width=width)
 
 
-def times(columns: Mapping[str, Any]) -> Any:
+def times(columns: Mapping[str, Any], at: str = "ts") -> Any:
     """The time axis: UTC instants, or plain numbers where the recording carries no clock."""
-    ts = np.asarray(columns["ts"], dtype=float)
+    ts = np.asarray(columns[at], dtype=float)
     return (ts * 1000).astype("datetime64[ms]") if timed(columns) else ts
 
 
@@ -93,7 +96,8 @@ def panels(
         bottom = 1 - room * (at + 1)
         lines = [line for line in panel.lines if shown(columns[line.column], line)]
         for line in lines:
-            figure.add_trace(_trace(x, np.asarray(columns[line.column], dtype=float) * panel.factor, line, axis, panel.unit))
+            own = x if line.at == "ts" else times(columns, line.at)
+            figure.add_trace(_trace(own, np.asarray(columns[line.column], dtype=float) * panel.factor, line, axis, panel.unit))
         figure.update_layout(
             {
                 axis.replace("y", "yaxis"): {
@@ -163,7 +167,7 @@ def _trace(x: Any, y: Any, line: Line, axis: str = "y", unit: str = "") -> go.Sc
         mode="markers" if lone else "lines",
         connectgaps=False,
         showlegend=False,
-        line={"color": line.colour, "width": 1.6},
+        line={"color": line.colour, "width": 1.6, "dash": line.dash},
         marker={"color": line.colour, "size": 5},
         fill="tozeroy" if line.area else None,
         hovertemplate=f"{line.said or line.name} %{{y:,.3~r}}{unit}<extra></extra>",

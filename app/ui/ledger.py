@@ -1,26 +1,27 @@
 """Where the measured seconds went: floor + parts + unexplained, as a bar and as a table whose column adds up."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from analyzers.model import Part, Target
-from app.ui.markup import Html, div, join, row, table, tag
+from app.ui.markup import Html, div, join, link, row, table, tag
 from app.ui.words import DASH, LABELS, TITLES, fixed, places_of, titled, unit
 
+Address = Callable[[str], str]  # of a link's page
 NUMBERS: Final = (1, 2, 3)  # columns of numbers
 NARROW: Final = {2: "range", 3: "saves"}
 FLOOR: Final = "work that nobody else causes: the request alone on an idle server"
 
 
-def ledger(target: Target) -> Html:
-    """Bar, key and table of one target; what the signs say where no seconds were measured."""
+def ledger(target: Target, address: Address) -> Html:
+    """Bar, key and table of one target; what the signs say where no seconds were measured. `address`: of a link's page."""
     if target.measured_s is None:
-        return _states(target)
+        return _states(target, address)
     places = places_of(target.name, target.measured_s)
     per = "a token" if target.name == "tpot" else "a request"
     whole = f"{fixed(target.name, target.measured_s, places)} {unit(target.name)}"
     title = f"Where the {whole} {per} went: measured = floor + parts + unexplained"
-    return join([div("wl-title", title), _bar(target, places), _table(target, places)])
+    return join([div("wl-title", title), _bar(target, places), _table(target, places, address)])
 
 
 def _smallest(target: Target, places: int) -> float:
@@ -66,34 +67,40 @@ def _bar(target: Target, places: int) -> Html:
     return join([div("wl-ledger", *pieces), div("wl-key", *key)])
 
 
-def _table(target: Target, places: int) -> Html:
+def _table(target: Target, places: int, address: Address) -> Html:
     least = _smallest(target, places)
     shown = [part for part in target.parts if part.seconds is not None and abs(part.seconds) >= least]
     shown.sort(key=lambda part: (part.status != "limiting", -(part.seconds or 0.0)))
-    rows = [_row(target, part, places) for part in shown]
+    rows = [_row(target, part, places, address) for part in shown]
     rows.append(_plain(("", "Floor", fixed(target.name, target.floor_s, places), FLOOR)))
     rest = target.unexplained_s or 0.0
     if abs(rest) >= least:
         why = "no link accounts for it" if rest > 0 else "links account for more than was measured"
         rows.append(_plain(("", "Unexplained", fixed(target.name, rest, places), why)))
     rows.append(_plain(("", "Measured", fixed(target.name, target.measured_s, places), "mean over the window"), "sum"))
-    rows += _rest(target, [part for part in target.parts if part not in shown], places)
+    rows += _rest(target, [part for part in target.parts if part not in shown], places, address)
     saves = join(["saves if", Html("<br>"), "fixed first"])
     heads = (("link", ""), (f"part, {unit(target.name)}", "num"), ("range", "num"), (saves, "num"), ("evidence", ""))
     return table(heads, rows)
 
 
-def _named(sign: str, name: str) -> Html:
+def _named(sign: str, name: object) -> Html:
     return join([tag("span", sign, look="wl-mark"), name])
 
 
-def _row(target: Target, part: Part, places: int) -> Html:
+def _row(target: Target, part: Part, places: int, address: Address) -> Html:
     sign = {"limiting": "●", "contributing": "◐"}.get(part.status, "○")
     span = DASH
     if part.range_s:
         span = f"{fixed(target.name, part.range_s[0], places)} {DASH} {fixed(target.name, part.range_s[1], places)}"
     saves = DASH if part.saves_s is None else fixed(target.name, part.saves_s, places)
-    cells = (_named(sign, TITLES[part.link]), fixed(target.name, part.seconds, places), span, saves, _evidence(part))
+    cells = (
+        _named(sign, link(address(part.link), TITLES[part.link])),
+        fixed(target.name, part.seconds, places),
+        span,
+        saves,
+        _evidence(part),
+    )
     return row(cells, numbers=NUMBERS, look=part.status, heads=NARROW)
 
 
@@ -106,33 +113,38 @@ def _evidence(part: Part) -> Html:
     return join(["; ".join(said[:most]), more])
 
 
-def _plain(cells: tuple[str, str, str, str], look: str = "quiet") -> Html:
+def _plain(cells: tuple[str, str, str, object], look: str = "quiet") -> Html:
     """A row without range and saving: sign, name, number, words."""
     sign, name, number, words = cells
     return row((_named(sign, name), number, "", "", words), numbers=NUMBERS, look=look)
 
 
-def _rest(target: Target, parts: Sequence[Part], places: int) -> list[Html]:
+def _rest(target: Target, parts: Sequence[Part], places: int, address: Address) -> list[Html]:
     """Rows for what is nothing and what is unknown: never left out."""
     rows = []
     out = [part for part in parts if part.seconds is not None]
     if out:
-        words = " · ".join(f"{TITLES[part.link]} ({part.fact})" if part.fact else TITLES[part.link] for part in out)
+        words = join(
+            [join([link(address(part.link), TITLES[part.link]), f" ({part.fact})" if part.fact else ""]) for part in out], " · "
+        )
         rows.append(_plain(("✕", "Ruled out", "0", words)))
     for part in parts:
         if part.seconds is None:
-            words = f"{TITLES[part.link]}: {titled('; '.join(part.conditions) or part.fact)}"
+            words = join([link(address(part.link), TITLES[part.link]), f": {titled('; '.join(part.conditions) or part.fact)}"])
             bound = f"≤ {fixed(target.name, part.bound_s, places)}" if part.bound_s else "unknown"
             rows.append(_plain(("?", "Cannot tell", bound, words)))
     return rows
 
 
-def _states(target: Target) -> Html:
+def _states(target: Target, address: Address) -> Html:
     """The table of a target without seconds: what the signs say."""
     title = f"No request seconds of {LABELS[target.name]} in this recording: nothing adds up here, links are named by signs"
     rows = [
         row(
-            (_named("●" if part.status == "limiting" else "◐", TITLES[part.link]), titled("; ".join(part.evidence))),
+            (
+                _named("●" if part.status == "limiting" else "◐", link(address(part.link), TITLES[part.link])),
+                titled("; ".join(part.evidence)),
+            ),
             look=part.status,
         )
         for part in target.parts

@@ -21,6 +21,7 @@ from app.ui.words import LABELS, length, plural, span
 
 LAST: Final = {"5 min": 300, "15 min": 900, "1 h": 3600, "6 h": 21600, "24 h": 86400}
 FOLLOW_S: Final = 15  # seconds between looks for new scrapes
+UNLISTED: Final = {"link"}  # pages that others lead to: in the navigation only while they are open
 ALL: Final = ""  # the engine picker's "all of them", the recording picker's "the newest"
 
 
@@ -38,8 +39,10 @@ def frame() -> None:
     with st.container(key="top", horizontal=True, vertical_alignment="center", gap="xxsmall"):
         draw.html(div("wl-brand", "weaklink"), width="content")
         for name, page in pages.items():
+            if name in UNLISTED and page.url_path != current.url_path:
+                continue
             with st.container(key="here" if page.url_path == current.url_path else f"go-{name}", width="content"):
-                st.page_link(page, label=page.title, query_params=view.pick.params() or None)
+                st.page_link(page, label=page.title, query_params=view.pick.shared() or None)
         with st.container(key="picks", horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="xsmall"):
             if view.recordings:
                 picks(view)

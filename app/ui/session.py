@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import numpy as np
 import streamlit as st
@@ -27,13 +28,18 @@ EVERYTHING: Final = "*"  # all recordings together, as one fleet
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """What the user chose. `start` and `end` are epoch seconds; None: the whole recording. `engine` is "host:port/label"."""
+    """What the user chose. `start` and `end` are epoch seconds; None: the whole recording. `engine` is "host:port/label".
+
+    `link` and `request` are what a page is about; they do not go with the user to another page.
+    """
 
     target: str = "ttft"
     engine: str | None = None
     start: float | None = None
     end: float | None = None
     recording: str | None = None
+    link: str | None = None
+    request: str | None = None
 
     def params(self) -> dict[str, str]:
         """As the address has it; what is at its default is left out."""
@@ -43,8 +49,19 @@ class Pick:
             "from": None if self.start is None else _stamp(self.start, up=False),
             "to": None if self.end is None else _stamp(self.end, up=True),
             "recording": self.recording,
+            "link": self.link,
+            "request": self.request,
         }
         return {name: text for name, text in given.items() if text is not None}
+
+    def shared(self) -> dict[str, str]:
+        """What of it goes with the user to another page."""
+        return replace(self, link=None, request=None).params()
+
+    def address(self, page: str, **changes: Any) -> str:
+        """The address of a page with the same picks, beside the page that is open; "" is the first."""
+        params = replace(self, **{"link": None, "request": None, **changes}).params()
+        return f"{page or './'}?{urlencode(params)}" if params else page or "./"
 
 
 def pick_of(params: Mapping[str, str]) -> Pick:
@@ -53,7 +70,8 @@ def pick_of(params: Mapping[str, str]) -> Pick:
     start, end = _instant(params.get("from")), _instant(params.get("to"))
     if start is not None and end is not None and end <= start:
         start = end = None
-    return Pick(target if target in TARGETS else "ttft", params.get("engine"), start, end, params.get("recording"))
+    named = (params.get(name) for name in ("recording", "link", "request"))
+    return Pick(target if target in TARGETS else "ttft", params.get("engine"), start, end, *named)
 
 
 def _stamp(ts: float, *, up: bool) -> str:
@@ -139,13 +157,22 @@ class View:
         named = self.pick.recording
         return bool(self.recordings) and named not in {None, EVERYTHING, *(one.bundle for one in self.recordings)}
 
+    def link(self, name: str) -> str:
+        """The address of a link's page, with the same picks."""
+        return self.pick.address("link", link=name)
+
     def rows(self, name: str, **params: Any) -> list[dict[str, Any]]:
         """Rows of queries/screens/<name>.sql, cached until the store changes."""
-        return _rows(self.mark, name, json.dumps(params), self.store)
+        return _rows(self.mark, f"screens/{name}", json.dumps(params), self.store)
 
     def columns(self, name: str, **params: Any) -> Columns:
         """Columns of queries/screens/<name>.sql, cached until the store changes."""
-        return _columns(self.mark, name, json.dumps(params), self.store)
+        return _columns(self.mark, f"screens/{name}", json.dumps(params), self.store)
+
+    def evidence(self, link: str, instance: str | None, engine: str) -> Columns:
+        """Columns of queries/evidence/<link>.sql for one engine, over the window."""
+        params = {"instance": instance, "engine": engine, "low": self.low, "high": self.high}
+        return _columns(self.mark, f"evidence/{link}", json.dumps(params), self.store)
 
     def whole(self) -> tuple[float, float] | None:
         """First and last instant of the recordings that the window lies in; None where they carry no clock."""
@@ -170,11 +197,11 @@ def view() -> View:
     (held, _), pick, now = shared.held(), picked(), mark()
     recordings = tuple(
         Recording(row["bundle"], row["start_ts"], row["end_ts"], tuple(row["instances"]))
-        for row in _rows(now, "frame_recording", "{}", held)
+        for row in _rows(now, "screens/frame_recording", "{}", held)
     )
     low, high, instances = scope(recordings, pick)
     found = (
-        _rows(now, "frame_engine", json.dumps({"low": low, "high": high, "instances": list(instances)}), held)
+        _rows(now, "screens/frame_engine", json.dumps({"low": low, "high": high, "instances": list(instances)}), held)
         if recordings
         else []
     )
@@ -220,7 +247,7 @@ def _rows_now(mark: str, name: str, params: str, _store: Store) -> list[dict[str
 
 
 def _columns_now(mark: str, name: str, params: str, _store: Store) -> Columns:  # noqa: ARG001 as above
-    return _store.columns(sql("screens", name), json.loads(params) or None)
+    return _store.columns(sql(*name.split("/")), json.loads(params) or None)
 
 
 # `mark` is a part of each key: it says how much the store held. An argument that starts with _ is no part of it.

@@ -106,6 +106,13 @@ def count(n: float | None) -> str:
     return "unknown" if n is None or not math.isfinite(n) else f"{round(n):,}"
 
 
+def exact(n: float | None) -> str:
+    """A number as it was recorded: whole where it is whole, else with six significant digits."""
+    if n is None or not math.isfinite(n):
+        return "unknown"
+    return f"{n:,.0f}" if n == round(n) and abs(n) < 1e15 else number(n, 6)
+
+
 def plural(n: float, one: str, many: str | None = None) -> str:
     """A counted noun: "1 request", "3 requests", "no requests"."""
     word = one if round(n) == 1 else many or f"{one}s"
@@ -152,9 +159,9 @@ def size(n: float) -> str:
 
 
 def flagged(text: str) -> Html:
-    """Text with command line flags set as code."""
-    pieces = re.split(r"((?<![\w-])--[a-z][a-z0-9-]+(?: N\b)?)", text)
-    return join(tag("code", piece) if at % 2 else piece for at, piece in enumerate(pieces))
+    """Text with command line flags, and what stands between backticks, set as code."""
+    pieces = re.split(r"((?<![\w-])--[a-z][a-z0-9-]+(?: N\b)?|`[^`]+`)", text)
+    return join(tag("code", piece.strip("`")) if at % 2 else piece for at, piece in enumerate(pieces))
 
 
 def titled(text: str) -> str:

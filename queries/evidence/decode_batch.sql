@@ -1,5 +1,6 @@
 -- One row: batch and token latency in one scrape interval.
 -- Parameters: $instance, $engine, $low, $high (epoch seconds).
+-- Log lines: graph, step, stat.
 SELECT
   ts,  -- end of the scrape interval
   running AS running,  -- requests running at its end

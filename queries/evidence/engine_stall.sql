@@ -1,5 +1,6 @@
 -- One row: how long steps took in one scrape interval.
 -- Parameters: $instance, $engine, $low, $high (epoch seconds).
+-- Log lines: jit, rearrange, failed, death, step.
 SELECT
   ts,  -- end of the scrape interval
   dt_s / nullif(step_n, 0) AS step_s,  -- seconds a step where the engine was busy throughout

@@ -1,5 +1,6 @@
 -- One row: how busy the API server was in one scrape interval.
 -- Parameters: $instance, $engine, $low, $high (epoch seconds).
+-- Log lines: api_servers, access, stat.
 SELECT
   ts,  -- end of the scrape interval
   process_cpu_s / nullif(dt_s, 0) AS cpu_cores,  -- CPU of the API server process, in cores; 1 is the most of one event loop

@@ -1,5 +1,6 @@
 -- One row: KV blocks in one scrape interval.
 -- Parameters: $instance, $engine, $low, $high (epoch seconds).
+-- Log lines: kv_cache, preempted_v0, stat.
 SELECT
   ts,  -- end of the scrape interval
   kv_usage_ratio AS kv_usage_ratio,  -- share of KV blocks in use at its end (cached-only blocks are not in it)

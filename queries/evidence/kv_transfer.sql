@@ -1,5 +1,6 @@
 -- One row: transfers and deferred requests in one scrape interval.
 -- Parameters: $instance, $engine, $low, $high (epoch seconds).
+-- Log lines: kv_transfer, stat.
 SELECT
   ts,  -- end of the scrape interval
   deferred AS deferred,  -- requests waiting for KV blocks that are on the way, at its end

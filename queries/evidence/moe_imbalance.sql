@@ -1,5 +1,6 @@
 -- One row: a balancedness line of the log (usable from vLLM 0.33 only: earlier versions take another axis).
 -- Parameters: $instance, $engine (unused: the line is of the instance), $low, $high (epoch seconds).
+-- Log lines: eplb, rearrange.
 SELECT
   ts,                                                                    -- when the line was written
   json_extract(fields, '$.avg_tokens')::DOUBLE AS avg_tokens,            -- mean load of a rank, summed over layers

@@ -1,5 +1,6 @@
 -- One row: prompt work and who waited in one scrape interval.
 -- Parameters: $instance, $engine, $low, $high (epoch seconds).
+-- Log lines: budget, step, stat.
 SELECT
   ts,  -- end of the scrape interval
   coalesce(computed_tokens, prompt_tokens) / nullif(dt_s, 0) AS computed_tokens_per_s,  -- prompt tokens computed a second

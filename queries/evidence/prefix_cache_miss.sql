@@ -1,5 +1,6 @@
 -- One row: prefix hits in one scrape interval.
 -- Parameters: $instance, $engine, $low, $high (epoch seconds).
+-- Log lines: prefix_reset, stat.
 SELECT
   ts,  -- end of the scrape interval
   (coalesce(local_hit_tokens, 0) + coalesce(external_hit_tokens, 0)) / nullif(prompt_tokens, 0) AS hit_ratio,  -- share of prompt tokens not computed

@@ -1,5 +1,6 @@
 -- One row: how many sequences ran and waited in one scrape interval.
 -- Parameters: $instance, $engine, $low, $high (epoch seconds).
+-- Log lines: stat.
 SELECT
   ts,  -- end of the scrape interval
   running AS running,  -- requests running at its end

@@ -1,5 +1,6 @@
 -- One row: drafts in one scrape interval.
 -- Parameters: $instance, $engine, $low, $high (epoch seconds).
+-- Log lines: spec_decode, stat.
 SELECT
   ts,  -- end of the scrape interval
   accepted_tokens / nullif(draft_tokens, 0) AS accepted_ratio,  -- share of drafted tokens accepted

@@ -40,13 +40,13 @@ def page(view: View) -> None:
         servers(view, judged)
         return
     draw.html(div("wl-strip", *cards(view, judged)))
-    draw.html(chain(target))
+    draw.html(chain(target, view.link))
     if view.fleet is not None and len(view.engines) > 1:
         fleet(view, view.fleet)
     left, right = st.columns([3, 2], gap="small")
     with left:
         with st.container(key="card-ledger"):
-            draw.html(ledger(target))
+            draw.html(ledger(target, view.link))
         said = notes(judged, target)
         if said:
             with st.container(key="card-notes"):
@@ -64,7 +64,7 @@ def servers(view: View, judged: Attribution) -> None:
         fleet(view, judged)
     for one in judged.engines:
         draw.html(server(one, view.pick.target))
-        draw.html(chain(one.targets[view.pick.target]))
+        draw.html(chain(one.targets[view.pick.target], view.link))
 
 
 def nothing(view: View) -> Html:
