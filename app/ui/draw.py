@@ -28,8 +28,11 @@ COLOURS: Final = {
     "hit": "#6fae7f",
     "grey": "#868d97",
     "light": "#b0b5bc",
+    "ink": "#5a6270",  # seen on light and dark
 }
 CONFIG: Final = {"displayModeBar": False, "doubleClick": False, "scrollZoom": False}
+_FORMATS: Final = ((None, 60_000, "%H:%M:%S"), (60_000, 86_400_000, "%H:%M"), (86_400_000, None, "%b %d"))
+STOPS: Final = [{"dtickrange": [low, high], "value": shown} for low, high, shown in _FORMATS]
 CALM: Final = "rgba(128,134,142,0.18)"
 
 
@@ -183,7 +186,7 @@ def _top(columns: Mapping[str, Any], lines: Sequence[Line], factor: float) -> fl
 def _marks(figure: go.Figure, marks: Sequence[tuple[float, str]]) -> None:
     """Dashed verticals across all panels; the words stand above the first."""
     for ts, word in marks:
-        x = _iso(ts)
+        x = stamp(ts)
         figure.add_shape(
             type="line",
             x0=x,
@@ -219,9 +222,7 @@ def _finish(figure: go.Figure, columns: Mapping[str, Any], *, height: int) -> No
     if len(x) > 1:
         figure.update_xaxes(range=[x[0], x[-1]])
     if timed(columns):
-        formats = ((None, 60_000, "%H:%M:%S"), (60_000, 86_400_000, "%H:%M"), (86_400_000, None, "%b %d"))
-        stops = [{"dtickrange": [low, high], "value": shown} for low, high, shown in formats]
-        figure.update_xaxes(type="date", tickformatstops=stops, hoverformat="%Y-%m-%d %H:%M:%S UTC")
+        figure.update_xaxes(type="date", tickformatstops=STOPS, hoverformat="%Y-%m-%d %H:%M:%S UTC")
 
 
 def small(
@@ -235,7 +236,7 @@ def small(
     if shaded and timed(columns):
         for low, high in ((float(columns["ts"][0]), shaded[0]), (shaded[1], float(columns["ts"][-1]))):
             if high > low:
-                figure.add_vrect(x0=_iso(low), x1=_iso(high), fillcolor=COLOURS["grey"], opacity=0.18, line_width=0)
+                figure.add_vrect(x0=stamp(low), x1=stamp(high), fillcolor=COLOURS["grey"], opacity=0.18, line_width=0)
     _finish(figure, columns, height=height)
     figure.update_layout(margin={"l": 40, "r": 6, "t": 8, "b": 24})
     figure.update_yaxes(range=[0, _top(columns, lines, 1.0)], nticks=4, zeroline=False, fixedrange=True, automargin=False)
@@ -264,5 +265,6 @@ def seconds(edge: Any) -> float | None:
         return None
 
 
-def _iso(ts: float) -> str:
+def stamp(ts: float) -> str:
+    """An instant as plotly takes it."""
     return datetime.fromtimestamp(ts, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")

@@ -3,6 +3,6 @@
 from types import ModuleType
 from typing import Final
 
-from app.ui.screens import alerts, experiments, hypotheses, link, overview, timeline, upload, workload
+from app.ui.screens import alerts, experiments, hypotheses, link, overview, requests, timeline, upload, workload
 
-PAGES: Final[tuple[ModuleType, ...]] = (overview, link, timeline, workload, hypotheses, experiments, alerts, upload)
+PAGES: Final[tuple[ModuleType, ...]] = (overview, link, timeline, requests, workload, hypotheses, experiments, alerts, upload)
