@@ -131,7 +131,7 @@ def _line(status: Any, store: Any) -> str:
 @app.command()
 def preview(
     ctx: typer.Context,
-    slo: Annotated[Path, typer.Option("--slo", help="A TOML file with [[slo]].")],
+    slo: Annotated[Path, typer.Option("--config", "--slo", help="The TOML file with [[slo]] and [[notify]].")],
     store: StorePath = None,
     start: Annotated[
         str | None, typer.Option("--from", help="Start of the span: ISO 8601 (UTC) or epoch seconds.", show_default=False)

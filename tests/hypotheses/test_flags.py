@@ -10,7 +10,8 @@ import pytest
 
 from analyzers.case import Case
 from analyzers.hypotheses import HYPOTHESES, proposed, versions
-from app.experiments.plan import bench, script
+from app.experiments.load import vllm as bench
+from app.experiments.plan import script
 
 from .test_advice import HELPS, built
 
