@@ -78,7 +78,8 @@ def _of_file(store: Store, file_id: int) -> Offset | None:
     if not store.rows("SELECT 1 FROM scrape WHERE instance = ? AND timed LIMIT 1", [instance]):
         return None
     lines = _lines(store, file_id)
-    counts = _counts(store, instance) if lines else {}
+    low, high = (pick(float(pick(ts)) for ts, _ in lines.values()) if lines else 0.0 for pick in (min, max))
+    counts = _counts(store, instance, low - ZONES_S, high + ZONES_S) if lines else {}
     if len(lines) == len(counts) == 1:
         counts = dict(zip(lines, counts.values(), strict=True))  # whatever the two call it
     moving = sorted((name for name in lines if name in counts), key=lambda name: -float(lines[name][1].std()))
@@ -134,10 +135,12 @@ def _grouped(rows: list[tuple[Any, ...]]) -> dict[str, list[list[float]]]:
     return found
 
 
-def _counts(store: Store, instance: str) -> dict[str, tuple[Array, Array]]:
+def _counts(store: Store, instance: str, low: float, high: float) -> dict[str, tuple[Array, Array]]:
     """When each engine was scraped, and how many tokens it had generated since the first scrape."""
     rows = store.rows(
-        "SELECT engine, ts, generation_tokens, dt_s FROM interval_row WHERE instance = ? AND timed ORDER BY ts", [instance]
+        "SELECT engine, ts, generation_tokens, dt_s FROM interval_row WHERE instance = $instance AND timed AND ts > $low AND ts <= $high "
+        "ORDER BY ts",
+        {"instance": instance, "low": low, "high": high},
     )
     counts = {}
     for name, values in _grouped(rows).items():

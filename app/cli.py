@@ -2,9 +2,9 @@
 
 import json
 import math
-import os
 import sys
 import tempfile
+import time
 from datetime import UTC, datetime
 from enum import StrEnum
 from importlib.metadata import version
@@ -13,8 +13,10 @@ from typing import Annotated, Any, NoReturn, cast
 
 import typer
 
+from app import operating
 from app.alerts.cli import app as alerts
 from app.experiments import cli as experiments
+from app.operating import default_store
 
 app = typer.Typer(
     name="weaklink",
@@ -70,12 +72,6 @@ Interval = Annotated[float, typer.Option("--interval", min=0.1, max=60, help="Se
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="The TOML file: targets, servers, objectives, notifiers.", show_default=False)
 ]
-
-
-def default_store() -> Path:
-    """weaklink.duckdb in the user's data folder (XDG_DATA_HOME, else ~/.local/share)."""
-    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(base) / "weaklink" / "weaklink.duckdb"
 
 
 app.add_typer(alerts, name="alerts", context_settings={"obj": default_store})
@@ -333,7 +329,7 @@ def compare(
     typer.echo(json.dumps(report.document(found), indent=1) if output is Format.JSON else report.render(found))
 
 
-for verb in experiments.VERBS:
+for verb in (*experiments.VERBS, *operating.VERBS):
     app.command()(verb)
 
 
@@ -360,26 +356,31 @@ def load(
 
 @app.command()
 def status(store: StorePath = None, output: Output = Format.TEXT) -> None:
-    """Show what the store holds: recordings, servers, rows, size."""
+    """Show what the store holds: recordings, servers, rows; its size, how fast it grows, when the disk is full."""
     from dataclasses import asdict
 
     from app.live.status import sources
+    from app.retention import notes, summary
+    from app.store import CLOSED
 
     path = store or default_store()
     with _open(path) as opened:
         recordings = opened.rows("SELECT bundle, instances, start_ts, end_ts FROM recording ORDER BY start_ts")
         tables = ("source_file", "series", "sample", "scrape", "request", "stat", "step", "event", "kv_event", "rejected_line")
-        counts = {name: opened.rows(f"SELECT count(*) FROM {name}")[0][0] for name in tables}
+        counts = {name: opened.rows(f"SELECT count(*) FROM {f'every_{name}' if name in CLOSED else name}")[0][0] for name in tables}
         live = sources(opened)
-    from app.reports.words import stamp
+        held = summary(opened, time.time())
+        thinned = notes(opened, -math.inf, math.inf)
+        journal = opened.rows("SELECT ts, kind, said FROM journal WHERE kind IN ('killed', 'full', 'room') ORDER BY ts DESC LIMIT 3")
+    from app.reports.words import size_lines, stamp
 
-    size = path.stat().st_size
     if output is Format.JSON:
         found = [{"bundle": r[0], "instances": r[1], "start": stamp(r[2]), "end": stamp(r[3])} for r in recordings]
-        said = {"store": str(path), "bytes": size, "rows": counts, "recordings": found, "sources": [asdict(one) for one in live]}
-        typer.echo(json.dumps(said, indent=1))
+        said = [{"at": stamp(r[0]), "kind": r[1], "said": r[2]} for r in journal]
+        whole = {"store": str(path), **held, "rows": counts, "recordings": found, "sources": [asdict(one) for one in live]}
+        typer.echo(json.dumps({**whole, "thinned": thinned, "journal": said}, indent=1))
         return
-    typer.echo(f"{path}  {size / 1e6:.1f} MB")
+    typer.echo("\n".join([f"{path}  {held['bytes'] / 1e6:.1f} MB", *size_lines(held), *thinned]))
     typer.echo("  ".join(f"{name} {count}" for name, count in counts.items()))
     for bundle, instances, first, last in recordings:
         typer.echo(f"{stamp(first) or 'no clock':<26}{stamp(last) or '':<26}{bundle}  {', '.join(str(i) for i in instances)}")
@@ -388,6 +389,8 @@ def status(store: StorePath = None, output: Output = Format.TEXT) -> None:
         failed = f", {one.failed} failed" if one.failed else ""
         typer.echo(f"{one.kind:<11}{one.name}: {newest}, {one.good} good{failed}, {one.rejected} rejected, {len(one.gaps)} gaps")
         typer.echo("".join(f"{'':11}{line}\n" for line in one.examples), nl=False)
+    for at, kind, what in journal:
+        typer.echo(f"{stamp(at):<26}{kind}: {what}")
     if not recordings:
         typer.echo("Nothing is loaded yet: weaklink load PATH, or weaklink demo to see an incident.")
 
@@ -418,6 +421,9 @@ def serve(
     target: Targets = None,
     interval: Interval = 1.0,
     config: ConfigFile = None,
+    base_path: Annotated[
+        str, typer.Option("--base-path", help="The path below which a proxy offers the dashboard: /weaklink.", show_default=False)
+    ] = "",
     slo: Annotated[
         Path | None, typer.Option(help="A TOML file with objectives and notifiers. [default: that of --config]", show_default=False)
     ] = None,
@@ -429,12 +435,26 @@ def serve(
     (those of the file, and those made in the dashboard) are evaluated while it runs.
     """
     from app.live.collect import Collection, loops_of
+    from app.retention import keeping
 
     found = _configured(config)
     targets = (*(one.target() for one in found.target), *_targets(target, interval))
     servers, kv = tuple(one.server() for one in found.prometheus), tuple(one.subscription() for one in found.kv_events)
-    live = loops_of(Collection(targets, servers, kv))
-    _serve(store or default_store(), host, port, token, no_browser, output, background=(*live, *_alerting(slo or config)))
+    going = Collection(targets, servers, kv)
+    live = [*loops_of(going), keeping(found.retention.policy())]
+    _serve(
+        store or default_store(), host, port, _login(found, token), no_browser, output, background=(*live, *_alerting(slo or config)),
+        going=going, base=base_path or found.login.base_path,
+    )  # fmt: skip
+
+
+def _login(found: Any, token: str | None) -> Any:
+    from app.config import ConfigError
+
+    try:
+        return found.login.login(token)
+    except ConfigError as error:
+        _fail(str(error), 1)
 
 
 def _alerting(path: Path | None) -> list[Any]:
@@ -456,6 +476,8 @@ def demo(
     """Load the sample incidents into a temporary store and open the dashboard on one of them."""
     from importlib.resources import files
 
+    from app.access import Login
+
     incidents = Path(str(files("sample_data").joinpath("incidents")))
     with tempfile.TemporaryDirectory(prefix="weaklink-demo-") as folder:
         path = Path(folder) / "demo.duckdb"
@@ -464,17 +486,17 @@ def demo(
             for incident in found:
                 typer.echo(f"loading {incident.name}", err=True)
                 _load(opened, [incident], None)
-        _serve(path, "127.0.0.1", port, None, no_browser, output, bundle="prefill_backlog")
+        _serve(path, "127.0.0.1", port, Login(), no_browser, output, bundle="prefill_backlog")
 
 
 def _serve(
-    path: Path, host: str, port: int, token: str | None, no_browser: bool, output: Format, bundle: str | None = None,
-    background: Any = (),
+    path: Path, host: str, port: int, login: Any, no_browser: bool, output: Format, bundle: str | None = None,
+    background: Any = (), going: Any = None, base: str = "",
 ) -> None:  # fmt: skip
     from app.server import ServerError
     from app.server import serve as run
 
-    if host not in {"127.0.0.1", "localhost", "::1"} and not token:
+    if host not in {"127.0.0.1", "localhost", "::1"} and not login.asks:
         _fail(f"--host {host}: others could read the recordings; give --token or WEAKLINK_TOKEN", 1)
 
     def say(text: str) -> None:
@@ -482,22 +504,34 @@ def _serve(
 
     try:
         run(
-            path, host=host, port=port, token=token, open_browser=not no_browser, recording=bundle, background=background, say=say
-        )
+            path, host=host, port=port, login=login, base=base, going=going, open_browser=not no_browser, recording=bundle,
+            background=background, say=say,
+        )  # fmt: skip
     except ServerError as error:
         _fail(str(error), 1)
 
 
 @app.command()
 def doctor(
-    source: Annotated[str, typer.Argument(help="A bundle (folder, archive or file), or a server: host:port or its URL.")],
+    source: Annotated[
+        str, typer.Argument(help="A bundle (folder, archive or file), or a server: host:port or its URL; self: this installation.")
+    ],
     instance: Instance = None,
+    store: StorePath = None,
+    server: Annotated[
+        str | None, typer.Option(help="self: the address of the `weaklink serve` that holds the store.", show_default=False)
+    ] = None,
+    token: Annotated[str | None, typer.Option(envvar="WEAKLINK_TOKEN", help="self: its token.", show_default=False)] = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Tell which signals a server gives, which are missing, off or wrong in its version, and the flags that would add them.
 
-    Exit status: 0 something was found, 2 nothing usable was, 1 wrong arguments.
+    Of `self` it tells whether this installation is well: store, disk, collecting.
+    Exit status: 0 something was found, 2 nothing usable was (self: something is wrong), 1 wrong arguments.
     """
+    if source == "self":
+        _doctor_self(store or default_store(), server, token, output)
+        return
     from app.doctor import document, examine, render, version_of
 
     with _open(None) as opened:
@@ -511,6 +545,16 @@ def doctor(
     if not reports:
         _fail(f"nothing usable in {source}: expected /metrics of vLLM, a vLLM server log, spans or request lines")
     typer.echo(json.dumps(document(reports), indent=1) if output is Format.JSON else render(reports), nl=output is Format.JSON)
+
+
+def _doctor_self(path: Path, server: str | None, token: str | None, output: Format) -> None:
+    from app.selfcheck import document, examine, render
+
+    checks = examine(path, server, token)
+    found = document(checks)
+    typer.echo(json.dumps(found, indent=1) if output is Format.JSON else render(checks))
+    if not found["well"]:
+        raise typer.Exit(NOTHING_USABLE)
 
 
 def _look(store: Any, url: str, version_of: Any) -> str | None:
@@ -583,11 +627,12 @@ def collect(
         _fail("name what to collect from: --target HOST:PORT, --prometheus URL or --config FILE", 1)
     from app.live.collect import Collection
     from app.live.collect import collect as run
+    from app.retention import keeping
 
     window = None if start is None and end is None else (_instant(start), _instant(end))
     going = Collection(tuple(targets), tuple(servers), tuple(one.subscription() for one in found.kv_events), window, seconds)
     with _open(store or default_store()) as opened:
-        run(opened, going, _shown(going.progress) if sys.stderr.isatty() else lambda _: None)
+        run(opened, going, _shown(going.progress) if sys.stderr.isatty() else lambda _: None, [keeping(found.retention.policy())])
     _clear_progress()
     _say(going.summary(), output)
     if not going.stored():

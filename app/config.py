@@ -5,18 +5,22 @@ Secrets do not stand in the file: it names the environment variable or the file 
 errors, so that a misspelt one is no silent default.
 """
 
+import ipaddress
 import math
+import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
+from app.access import Login
 from app.alerts.definitions import TABLES, Definitions, definitions_of
 from app.alerts.notify import check as check_notifiers
 from app.alerts.table import DefinitionError
 from app.collectors.access import Access, AccessError
 from app.collectors.sources import kv_events, prometheus, scrape
+from app.retention import Policy
 
 SECRETS: Final = frozenset({"token", "bearer", "password", "bearer_token", "secret"})
 
@@ -63,6 +67,11 @@ def _scrape_url(url: str) -> str:
 
 def _matcher(text: str) -> str:
     prometheus.matcher(text)
+    return text
+
+
+def _network(text: str) -> str:
+    ipaddress.ip_network(text, strict=False)
     return text
 
 
@@ -116,9 +125,65 @@ class OtlpConfig(_Strict):
 
 
 class RetentionConfig(_Strict):
-    """[retention]: read, and not yet acted on."""
+    """[retention]: how long what is collected live is kept whole, by the minute and by the hour; `inf`: for ever."""
 
-    raw_days: Annotated[float, Field(gt=0)] = math.inf
+    raw_days: Annotated[float, Field(gt=0)] = 14.0
+    minute_days: Annotated[float, Field(gt=0)] = 90.0
+    hour_days: Annotated[float, Field(gt=0)] = 730.0
+    max_gb: Annotated[float, Field(gt=0)] = math.inf  # of the database and its closed days
+    min_free_gb: Annotated[float, Field(ge=0)] = 0.5  # of the disk: with less, nothing more is collected
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not self.raw_days <= self.minute_days <= self.hour_days:
+            raise ValueError("expected raw_days <= minute_days <= hour_days")
+        return self
+
+    def policy(self) -> Policy:
+        """The policy as app.retention takes it."""
+        return Policy(self.raw_days, self.minute_days, self.hour_days, self.max_gb * 1e9, self.min_free_gb * 1e9)
+
+
+class LoginConfig(_Strict):
+    """[login]: who may come in to `weaklink serve`, and whether as an admin or as a viewer who changes nothing."""
+
+    token_env: str | None = None
+    token_file: str | None = None
+    read_token_env: str | None = None  # of viewers
+    read_token_file: str | None = None
+    user_header: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9-]+$")] = None  # set by a proxy that asks for the login
+    proxies: tuple[Annotated[str, AfterValidator(_network)], ...] = Field(default=(), strict=False)  # from whom it is believed
+    admins: tuple[str, ...] = Field(default=(), strict=False)  # users of that header who may change things
+    base_path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = ""  # below which a proxy offers the dashboard: /weaklink
+
+    @model_validator(mode="after")
+    def _header_is_trusted(self) -> Self:
+        if self.user_header and not self.proxies:
+            raise ValueError("expected proxies beside user_header: the addresses that may set it; anybody else could write it")
+        if self.admins and not self.user_header:
+            raise ValueError("expected user_header beside admins")
+        return self
+
+    def login(self, token: str | None) -> Login:
+        """The login as the server takes it; `token` (of the command line) goes before that of the file. ConfigError: no secret."""
+        own = token or _secret("login.token", self.token_env, self.token_file)
+        reading = _secret("login.read_token", self.read_token_env, self.read_token_file)
+        return Login(own, reading, self.user_header, self.proxies, frozenset(self.admins))
+
+
+def _secret(name: str, env: str | None, file: str | None) -> str | None:
+    """What the environment variable or the file holds; None where neither is named."""
+    if env is None and file is None:
+        return None
+    if env is not None and file is not None:
+        raise ConfigError(f"{name}: expected {name}_env or {name}_file, not both")
+    try:
+        found = os.environ.get(env, "") if env is not None else Path(str(file)).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}_file: {file} cannot be read ({error})") from error
+    if not found.strip():
+        raise ConfigError(f"{name}: {f'the environment variable {env}' if env else file} is empty")
+    return found.strip()
 
 
 class Config(_Strict):
@@ -129,6 +194,7 @@ class Config(_Strict):
     kv_events: tuple[KvConfig, ...] = Field(default=(), strict=False)
     otlp: OtlpConfig = OtlpConfig()
     retention: RetentionConfig = RetentionConfig()
+    login: LoginConfig = LoginConfig()
     _definitions: Definitions = PrivateAttr(default_factory=Definitions)
 
     def model_post_init(self, context: Any, /) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from analyzers.attribute import attribute
 from analyzers.model import Array, Attribution, Columns, Engine, Event, Level, Window
 from analyzers.steps import kv_bytes_per_token, parameters_held
-from app import routers
+from app import retention, routers
 from app.align import notes
 from app.store import Store
 
@@ -32,7 +32,11 @@ _STATE: Final = {
     "deferred_before",
     "kv_usage_ratio",
     "kv_usage_ratio_before",
+    "running_high",
+    "waiting_high",
+    "kv_usage_high_ratio",
 }
+LOOK_BACK_S: Final = 300.0  # for the last value of a counter: a scrape may miss a series
 _INSTANTS: Final = (
     *("spec_decode", "kv_transfer", "eplb", "rearrange", "jit", "prefix_reset", "aborted", "preempted_v0", "failed", "death"),
     "aggregate",
@@ -110,7 +114,8 @@ def attribution_for(
 ) -> Attribution:
     """The attribution of what the store holds in a window; options as `attribute` has them."""
     found = attribute(window_of(store, start, end, engines), with_twin=with_twin, slo=slo, baseline=baseline)
-    return replace(found, notes=(*found.notes, *notes(store), *routers.notes(store, start, end)))
+    low, high = -math.inf if found.start is None else found.start, math.inf if found.end is None else found.end
+    return replace(found, notes=(*found.notes, *notes(store), *routers.notes(store, start, end), *retention.notes(store, low, high)))
 
 
 def _pairs(store: Store, bounds: Mapping[str, float], *tables: Columns) -> list[tuple[str | None, str]]:
@@ -206,7 +211,7 @@ def _last_gauges(store: Store, instance: str | None, engine: str, end: float) ->
     """The gauges at the last scrape up to `end`, which are all that a single text without a time says."""
     found = store.rows(
         "SELECT q.quantity, CASE q.quantity WHEN 'kv_usage_ratio' THEN max(s.value) ELSE sum(s.value) END "
-        "FROM (SELECT series_id, max(value) AS value FROM sample WHERE ts = "
+        "FROM (SELECT series_id, max(value) AS value FROM every_sample WHERE ts = "
         "(SELECT max(ts) FROM epoch WHERE instance IS NOT DISTINCT FROM $instance AND ts <= $end) GROUP BY series_id) AS s "
         "JOIN quantity_series AS q USING (series_id) "
         "WHERE q.kind = 'gauge' AND q.instance IS NOT DISTINCT FROM $instance AND q.engine = $engine GROUP BY q.quantity",
@@ -264,11 +269,13 @@ def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[E
     name = next((str(e.fields["name"]) for e in events if e.kind == "device" and e.fields.get("name")), None)
     facts["device_name"] = name
     facts["memory_gib"] = _memory_gib(info, args, events, facts)
-    written = store.rows(
-        "SELECT q.quantity, arg_max(s.value, s.ts) FROM sample AS s JOIN quantity_series AS q USING (series_id) "
-        "WHERE q.instance IS NOT DISTINCT FROM ? AND q.engine = ? AND q.quantity IN ('computed_tokens', 'generation_tokens') GROUP BY 1",
-        [instance, engine],
-    )
+    last = store.rows("SELECT max(ts) FROM scrape WHERE ok AND instance IS NOT DISTINCT FROM ?", [instance])[0][0]
+    written = [] if last is None else store.rows(
+        "SELECT q.quantity, arg_max(s.value, s.ts) FROM every_sample AS s JOIN quantity_series AS q USING (series_id) "
+        "WHERE q.instance IS NOT DISTINCT FROM $instance AND q.engine = $engine AND q.quantity IN ('computed_tokens', 'generation_tokens') "
+        "AND s.ts > $low AND s.ts <= $high GROUP BY 1",
+        {"instance": instance, "engine": engine, "low": last - LOOK_BACK_S, "high": last},
+    )  # fmt: skip
     if len(written) == 2:
         facts["written_tokens"] = float(sum(value for _, value in written))  # since the process started
     return facts

@@ -3,23 +3,29 @@
 One process holds the file (DuckDB locks it against every other, even to read), one cursor serves each thread.
 """
 
+import logging
+import math
+import os
+import shutil
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
 from analyzers.model import Batch
+from app.arrow import arrow, plain
 
 MEMORY = ":memory:"
 DEFAULT_MEMORY_LIMIT = "2GB"  # DuckDB's own default is 80 % of the machine, which belongs to the server next door
 
-FEW_WORDS = 64  # texts of a column that are worth encoding once
 
 _TYPES: Mapping[str, pa.DataType] = {
     "VARCHAR": pa.string(),
@@ -29,6 +35,17 @@ _TYPES: Mapping[str, pa.DataType] = {
     "VARCHAR[]": pa.list_(pa.string()),
     "FLOAT[]": pa.list_(pa.float32()),
 }
+
+
+CLOSED: Final = ("sample", "step", "kv_event")  # tables whose closed days lie in Parquet files beside the database
+MIN_FREE_BYTES: Final = 5e8  # of the disk: with less, nothing more is collected
+LOOKBACK_S: Final = 300.0  # before the scrape that a span begins with: a series that one scrape misses is not a new one
+NEAR_S: Final = 3600.0  # where that scrape is looked for first
+
+
+STAGING: Final = "staging"  # below the segments: what a backup is made of
+DatabaseError: Final = duckdb.Error  # what a query raises
+LOG: Final = logging.getLogger("weaklink.store")
 
 
 class StoreError(Exception):
@@ -51,16 +68,29 @@ def sql_names(folder: str) -> list[str]:
 class Store:
     """Recordings in DuckDB: `add` puts rows in, `rows` takes rows out.
 
-    `path` None keeps everything in memory. Raises StoreError where the file is locked by another process, or was written
+    `path` None keeps everything in memory. `upto` stops at these migrations, without views: for rows of an older backup. Raises StoreError where the file is locked by another process, or was written
     by a newer schema.
     """
 
-    def __init__(self, path: Path | None = None, *, memory_limit: str = DEFAULT_MEMORY_LIMIT, threads: int = 2) -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        memory_limit: str = DEFAULT_MEMORY_LIMIT,
+        threads: int = 2,
+        upto: Sequence[str] | None = None,
+    ) -> None:
         self.path = path
+        self.min_free_bytes = MIN_FREE_BYTES
+        self.read_only = False
+        self.notice: str | None = None  # what befell the store before it was opened
+        self.queries, self.query_s = 0, 0.0  # asked so far
+        self._full: tuple[float, str | None] = (-math.inf, None)
+        self.segments = path.with_suffix(".segments").absolute() if path else None  # closed days, and what is on its way there
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = duckdb.connect(str(path) if path else MEMORY, config={"memory_limit": memory_limit, "threads": threads})
+            self._db = self._connect({"memory_limit": memory_limit, "threads": threads})
         except (duckdb.Error, OSError) as error:
             why = str(error).splitlines()[0]
             what = "Another weaklink may hold it: stop it, or give another --store." if "lock" in why else "Give another --store."
@@ -70,11 +100,74 @@ class Store:
         self._series: dict[tuple[Any, ...], int] | None = None
         self.lock = threading.RLock()
         try:
-            self._migrate()
+            if self.segments and self._db.execute("SELECT current_setting('enable_external_access')").fetchone() == (True,):
+                self._db.execute("SET allowed_directories = ?", [[f"{self.segments}/"]])
+            self._migrate(upto)
+            if path is not None and not self.read_only and upto is None:
+                self._begin()
         except BaseException:
             self._db.close()
             raise
         self._db.execute("SET enable_external_access=false")
+
+    def _connect(self, config: dict[str, Any]) -> Any:
+        """Open the file; for reading only where its disk lets nobody write."""
+        try:
+            return duckdb.connect(str(self.path) if self.path else MEMORY, config=config)
+        except duckdb.IOException as error:
+            if self.path is None or "read-only" not in str(error).lower() or not self.path.exists():
+                raise
+            found = duckdb.connect(str(self.path), read_only=True, config=config)
+            self.read_only, self.notice = (
+                True,
+                f"{self.path}: the disk is read-only: what is stored can be read, nothing can be added",
+            )
+            LOG.warning(self.notice)
+            return found
+
+    def _begin(self) -> None:
+        """Note which process holds the store, and say where the one before did not close it."""
+        found = self._db.execute(
+            "SELECT pid, greatest(ts, (SELECT max(ts) FROM scrape JOIN source_file USING (file_id) WHERE live AND ok)) FROM alive WHERE NOT ended"
+        ).fetchone()
+        now = time.time()
+        if found and found[0] != os.getpid():
+            seen = datetime.fromtimestamp(found[1], UTC).isoformat(timespec="seconds")
+            self.notice = (
+                f"{self.path}: the process that held it before did not close it (killed, or the machine stopped); it was last seen "
+                f"{seen}. All that it had stored is there; what it took in within its last second may be missing."
+            )
+            LOG.warning(self.notice)
+            self._db.execute("INSERT INTO journal VALUES (?, NULL, 'killed', ?)", [now, self.notice])
+        self._db.execute("BEGIN; DELETE FROM alive")
+        self._db.execute("INSERT INTO alive VALUES (?, ?, ?, false)", [os.getpid(), now, now])
+        self._db.execute("COMMIT")
+
+    def full(self) -> str | None:
+        """Why nothing more should be stored: the disk is nearly full. None: there is room. Looks once a second, and says changes."""
+        if self.path is None:
+            return None
+        looked, why = self._full
+        if time.monotonic() - looked < 1.0:
+            return why
+        free = shutil.disk_usage(self.path.parent).free
+        short = free < self.min_free_bytes
+        now = (
+            f"the disk of {self.path} is nearly full: {free / 1e6:.0f} MB are free, {self.min_free_bytes / 1e6:.0f} MB must be; nothing is stored until there is room"
+            if short
+            else None
+        )
+        self._full = time.monotonic(), now
+        if short != (why is not None):
+            LOG.error("%s", now or f"the disk of {self.path} has room again: collecting goes on")
+            with suppress(duckdb.Error):  # not even this fits
+                self.note("full" if short else "room", now or f"{free / 1e6:.0f} MB are free")
+        return now
+
+    def note(self, kind: str, said: str, who: str | None = None) -> None:
+        """Write into the journal what was done to the store, or befell it."""
+        if not self.read_only:
+            self.execute("INSERT INTO journal VALUES (?, ?, ?, ?)", [time.time(), who, kind, said])
 
     def cursor(self) -> Any:
         """Return the thread's own cursor: DuckDB 2 refuses a connection that two threads use at once."""
@@ -84,6 +177,9 @@ class Store:
 
     def close(self) -> None:
         """Write what is pending and release the file."""
+        if self.path is not None and not self.read_only:
+            with suppress(duckdb.Error):  # a full disk: the next opening says that nobody closed it
+                self._db.execute("UPDATE alive SET ended = true, ts = ?", [time.time()])
         self._db.close()
 
     def __enter__(self) -> Self:
@@ -93,9 +189,15 @@ class Store:
         self.close()
 
     # -- schema ---------------------------------------------------------------------------------------------------
-    def _migrate(self) -> None:
+    def _migrate(self, upto: Sequence[str] | None) -> None:
         """Apply the migrations that are missing, each in one transaction with the record that it ran; then the views."""
         db = self._db
+        if self.read_only:
+            if [row[0] for row in db.execute("SELECT name FROM migration ORDER BY name").fetchall()] != sql_names("schema"):
+                raise StoreError(
+                    f"{self.path}: of another version of weaklink, and its disk is read-only: copy it to another disk."
+                )
+            return
         db.execute("CREATE TABLE IF NOT EXISTS migration (name VARCHAR PRIMARY KEY)")
         done = {row[0] for row in db.execute("SELECT name FROM migration").fetchall()}
         known = sql_names("schema")
@@ -104,14 +206,27 @@ class Store:
             raise StoreError(
                 f"{self.path}: written by a newer weaklink (it knows {newer[-1]}). Upgrade weaklink, or give another --store."
             )
-        for name in known:
+        for name in known if upto is None else upto:
             if name not in done:
                 db.execute("BEGIN")
                 db.execute(sql("schema", name))
                 db.execute("INSERT INTO migration VALUES (?)", [name])
                 db.execute("COMMIT")
-        for name in sql_names("views"):
-            db.execute(sql("views", name))
+        for name in sql_names("views") if upto is None else ():
+            db.execute(self._view(db, name))
+
+    def _view(self, db: Any, name: str) -> str:
+        """The text of a view; those of every row also read the files of closed days."""
+        text, table = sql("views", name), name.partition("every_")[2]
+        if table not in CLOSED or self.segments is None:
+            return text
+        found = db.execute("SELECT file FROM segment WHERE name = ? ORDER BY low_ts, segment_id", [table]).fetchall()
+        paths = ", ".join("'" + str(self.segments / row[0]).replace("'", "''") + "'" for row in found)
+        return text.replace("/* closed days */", f"UNION ALL BY NAME SELECT * FROM read_parquet([{paths}])" if found else "")
+
+    def closed(self, table: str) -> None:
+        """Take the files of table `segment` into the view of every row. Inside the transaction that changed them."""
+        self.execute(self._view(self.cursor(), f"05_every_{table}"))
 
     def _types(self, table: str) -> dict[str, pa.DataType]:
         if table not in self._columns:
@@ -141,7 +256,21 @@ class Store:
                 self._series = None  # numbers handed out inside are gone with the rows
                 cursor.execute("ROLLBACK")
                 raise
-            cursor.execute("COMMIT")
+            try:
+                cursor.execute("COMMIT")
+            except BaseException:  # a full disk: DuckDB has taken all of it back
+                self._series = None
+                raise
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """What is read inside is the store at one instant, whatever others write meanwhile."""
+        cursor = self.cursor()
+        cursor.execute("BEGIN")
+        try:
+            yield
+        finally:
+            cursor.execute("ROLLBACK")
 
     def add(self, batch: Batch, **constant: Any) -> None:
         """Append rows; `constant` gives columns that are the same in all of them (file_id)."""
@@ -150,7 +279,7 @@ class Store:
     def table(self, batch: Batch) -> pa.Table:
         """The rows of a batch as an Arrow table with the types of its table of the store. KeyError: no such table or column."""
         types = self._types(batch.table)
-        arrays = {name: _arrow(values, types[name]) for name, values in batch.columns.items()}
+        arrays = {name: arrow(values, types[name]) for name, values in batch.columns.items()}
         return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
 
     def insert(self, name: str, rows: pa.Table, **constant: Any) -> None:
@@ -196,91 +325,58 @@ class Store:
         """Run a statement that returns nothing."""
         self.cursor().execute(statement, params or [])
 
+    def create(self, name: str, statement: str, params: Mapping[str, Any] | None = None) -> None:
+        """Keep the rows of a query as a temporary table of this thread."""
+        self.cursor().execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {statement}", params or {})
+
     # -- out --------------------------------------------------------------------------------------------------------
     def rows(self, statement: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """All rows of a query as tuples: for few rows."""
-        found: list[tuple[Any, ...]] = self.cursor().execute(statement, params or []).fetchall()
+        found: list[tuple[Any, ...]] = self._query(statement, params).fetchall()
         return found
 
     def columns(self, statement: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> dict[str, np.ndarray[Any, Any]]:
         """All rows of a query as numpy arrays by column; NULL numbers are NaN, other NULLs None."""
-        found = self.cursor().execute(statement, params or []).fetchnumpy()
-        return {name: _plain(values) for name, values in found.items()}
+        found = self._query(statement, params).fetchnumpy()
+        return {name: plain(values) for name, values in found.items()}
 
     def frame(self, statement: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> Any:
         """All rows of a query as a pandas DataFrame: for the dashboard."""
-        return self.cursor().execute(statement, params or []).df()
+        return self._query(statement, params).df()
+
+    def _query(self, statement: str, params: Sequence[Any] | Mapping[str, Any] | None) -> Any:
+        """Run a query. One with parameters `low` and `high` (epoch seconds) sees samples of that span, and of just before it."""
+        span = (-math.inf, math.inf)
+        if isinstance(params, Mapping) and "low" in params and "high" in params:
+            span = self._since(params["low"], params["high"]), params["high"]
+        cursor, began = self.cursor(), time.perf_counter()
+        if getattr(self._local, "span", (-math.inf, math.inf)) != span:
+            for name, bound in zip(("from_ts", "to_ts"), span, strict=True):
+                cursor.execute(f"SET VARIABLE {name} = ?::DOUBLE", [bound])
+            self._local.span = span
+        found = cursor.execute(statement, params or [])
+        self.queries += 1  # without a lock: one that is missed is no harm
+        self.query_s += time.perf_counter() - began
+        return found
+
+    def _since(self, low: float, high: float) -> float:
+        """Where samples of a span begin: at the last scrape before it of each server that was scraped in it, and a margin."""
+        if low == -math.inf:
+            return low
+        found = self.cursor().execute(
+            "SELECT instance, max(ts) FILTER (ts <= $low) FROM scrape WHERE ok AND ts > $near AND ts <= $high "
+            "GROUP BY instance HAVING max(ts) > $low",
+            {"low": low, "near": low - NEAR_S, "high": high},
+        ).fetchall()  # fmt: skip
+        first = min((row[1] for row in found if row[1] is not None), default=low)
+        if far := [row[0] for row in found if row[1] is None]:
+            last = self.cursor().execute(
+                "SELECT max(ts) FROM scrape WHERE ok AND ts <= ? AND list_contains(?, instance) GROUP BY instance", [low, far]
+            ).fetchall()  # fmt: skip
+            first = min([first, *(row[0] for row in last)])
+        return float(first) - LOOKBACK_S
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Tables of the same columns, one after the other."""
     return pa.concat_tables(tables)
-
-
-def _arrow(values: Any, kind: pa.DataType) -> pa.Array:  # noqa: PLR0911 one return a type
-    """An Arrow array without pa.array(), which would import pandas (half of what `analyze` costs)."""
-    if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values.cast(kind)
-    length = len(values)
-    if pa.types.is_string(kind):
-        words = set(values) if length > FEW_WORDS and isinstance(values, list) else ()
-        if 0 < len(words) <= FEW_WORDS and None not in words:  # the engines of a log, mostly
-            return _repeated(values, sorted(words), kind)
-        texts = [b"" if value is None else str(value).encode("utf-8", "replace") for value in values]
-        return pa.Array.from_buffers(
-            kind, length, [_valid(values), *_offsets([len(text) for text in texts]), pa.py_buffer(b"".join(texts))]
-        )
-    if pa.types.is_list(kind):
-        inner = _arrow([item for value in values if value is not None for item in value], kind.value_type)
-        sizes = [0 if value is None else len(value) for value in values]
-        return pa.Array.from_buffers(kind, length, [_valid(values), *_offsets(sizes)], children=[inner])
-    if pa.types.is_boolean(kind) and isinstance(values, np.ndarray) and values.dtype.kind == "b":
-        return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
-    if pa.types.is_boolean(kind):
-        bits = np.packbits([bool(value) for value in values], bitorder="little")
-        return pa.Array.from_buffers(kind, length, [_valid(values), pa.py_buffer(bits)])
-    if not isinstance(values, np.ndarray):
-        valid = _valid(values)
-        fill = [0 if value is None or value != value else value for value in values] if valid is not None else values  # noqa: PLR0124
-        data = np.asarray(fill, dtype=kind.to_pandas_dtype())
-    elif values.dtype.kind in "iu" and pa.types.is_integer(kind):
-        valid, data = None, values.astype(kind.to_pandas_dtype())  # not by way of floats, which hold 53 bits
-    else:
-        data = np.asarray(values, dtype=float)
-        missing = np.isnan(data)
-        valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
-        data = np.where(missing, 0.0, data).astype(kind.to_pandas_dtype())
-    return pa.Array.from_buffers(kind, length, [valid, pa.py_buffer(np.ascontiguousarray(data))])
-
-
-def _repeated(values: list[str], words: list[str], kind: pa.DataType) -> pa.Array:
-    """Texts of which few differ, each of them encoded once."""
-    texts = {word: str(word).encode("utf-8", "replace") for word in words}
-    if len(words) == 1:
-        text = texts[words[0]]
-        offsets = np.arange(len(values) + 1, dtype=np.int32) * len(text)
-        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(text * len(values))])
-    found = list(map(texts.__getitem__, values))
-    return pa.Array.from_buffers(kind, len(values), [None, *_offsets(list(map(len, found))), pa.py_buffer(b"".join(found))])
-
-
-def _valid(values: Sequence[Any]) -> pa.Buffer | None:
-    """Validity bits; None where nothing is NULL. NaN stands for unknown, as None does."""
-    known = [value is not None and value == value for value in values]  # noqa: PLR0124 only NaN differs from itself
-    return None if all(known) else pa.py_buffer(np.packbits(known, bitorder="little"))
-
-
-def _offsets(sizes: Sequence[int]) -> tuple[pa.Buffer]:
-    return (pa.py_buffer(np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int32)),)
-
-
-def _plain(values: Any) -> np.ndarray[Any, Any]:
-    """A column as DuckDB hands it (masked where NULL): numbers as floats with NaN, booleans as they are, else objects."""
-    array: Any = np.ma.asarray(values)
-    if array.dtype.kind == "b" and not np.ma.is_masked(array):
-        return np.asarray(array.data)
-    if array.dtype.kind in "iufb":
-        return np.asarray(array.astype(float).filled(np.nan))
-    plain = np.array(array.data, dtype=object)
-    plain[np.ma.getmaskarray(array)] = None
-    return plain

@@ -28,12 +28,14 @@ def save(store: Store, slo: Slo) -> None:
     with store.transaction():
         store.execute("DELETE FROM slo WHERE name = ?", [slo.name])
         store.execute("INSERT INTO slo VALUES (?, ?, ?)", [slo.name, encoded(slo), time.time()])
+        store.note("slo", f"{slo.name}: {encoded(slo)}")
 
 
 def remove(store: Store, name: str) -> None:
     """Forget an objective made in the dashboard; its alerts resolve at the next evaluation."""
     with store.transaction():
         store.execute("DELETE FROM slo WHERE name = ?", [name])
+        store.note("slo", f"{name} removed")
 
 
 def all_slos(store: Store, definitions: Definitions) -> tuple[Slo, ...]:
@@ -211,6 +213,7 @@ def silence(store: Store, found: Silence, reason: str) -> int:
             "INSERT INTO silence VALUES (?, ?, ?, ?, ?, ?)",
             [silence_id, found.slo, found.severity, found.start, found.end, reason],
         )
+        store.note("silence", f"{found.slo or 'all objectives'}: {reason}")
     return silence_id
 
 

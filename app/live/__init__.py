@@ -31,7 +31,7 @@ def file_of(store: Store, bundle: str, name: str, form: str, instance: str | Non
     file_id = int(store.rows("SELECT nextval('file_id_seq')")[0][0])
     row = {
         "file_id": file_id, "bundle": bundle, "name": name, "format": form, "sha256": key, "bytes": 0, "lines": 0,
-        "rejected": 0, "instance": instance, "loaded_at": time.time(),
+        "rejected": 0, "instance": instance, "loaded_at": time.time(), "live": True,
     }  # fmt: skip
     store.add(Batch("source_file", {column: [value] for column, value in row.items()}))
     return file_id

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -80,14 +80,17 @@ def loops_of(going: Collection) -> list[Background]:
     return loops + [events(one) for one in going.subscriptions]
 
 
-def collect(store: Store, going: Collection, show: Callable[[float], None]) -> None:
-    """Collect until done, the time is over, or a signal; what cannot be reached is said in the summary."""
+def collect(store: Store, going: Collection, show: Callable[[float], None], beside: Sequence[Background] = ()) -> None:
+    """Collect until done, the time is over, or a signal; what cannot be reached is said in the summary.
+
+    The loops `beside` run as long as something is followed.
+    """
     follow = going.window is None and (going.limit_s is not None or bool(going.targets) or bool(going.subscriptions))
     loops = loops_of(going if follow else replace(going, servers=()))
     if not follow:
         loops += [partial(_once, going, server) for server in going.servers]
     try:
-        run([partial(loop, store) for loop in loops], going.limit_s, show)
+        run([partial(loop, store) for loop in [*loops, *(beside if follow else ())]], going.limit_s, show)
     except (AccessError, KvEventsError) as error:
         going.errors.append(str(error))
 

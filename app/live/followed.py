@@ -23,6 +23,9 @@ def following(path: Path | None, instance: str | None, counts: dict[str, int]) -
 
     def run(store: Store, stop: threading.Event) -> None:
         def take(lines: bytes, position: int) -> None:
+            while store.full():
+                if stop.wait(1.0):
+                    return  # the next run begins with these lines
             put(store, name, instance, lines, position, counts)
 
         if path is None:

@@ -59,6 +59,9 @@ def pull(
     earliest = _earliest(store, server, end) if start is None else start
     with server.client() as made:
         for piece in prometheus.pull(made, server, earliest, end, since, note):
+            if why := store.full():
+                note(why)
+                return
             with store.transaction():
                 known = numbers.get(id(piece.found), np.zeros(0, dtype=np.int64))
                 numbers[id(piece.found)] = _put_piece(store, server, piece, known, pulled)

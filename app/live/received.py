@@ -11,15 +11,18 @@ from analyzers.model import Batch
 from app.collectors.formats import MAX_REJECTED, otlp_spans, prometheus_text
 from app.collectors.formats import kv_events as kv_events_format
 from app.collectors.sources import kv_events
+from app.collectors.sources.otlp import OtlpError
 from app.live import LIVE, Background, file_of
 from app.store import Store
 
 
 def take_spans(store: Store, export: Mapping[str, Any], sender: str | None) -> int:
-    """Store the request spans of one OTLP export; how many were new. A repeated export adds nothing."""
+    """Store the request spans of one OTLP export; how many were new. A repeated export adds nothing. OtlpError: the disk is nearly full."""
     batches = {batch.table: batch.columns for batch in otlp_spans.read(io.BytesIO(json.dumps(export).encode()), time.time())}
     if "request" not in batches:
         return 0
+    if why := store.full():
+        raise OtlpError(why, 503)
     with store.transaction():
         file_id = file_of(store, LIVE, "spans", otlp_spans.NAME, None)
         base = store.rows("SELECT lines FROM source_file WHERE file_id = ?", [file_id])[0][0]
@@ -70,6 +73,8 @@ def events(subscription: kv_events.Subscription) -> Background:
 
 def put_events(store: Store, subscription: kv_events.Subscription, lines: Sequence[kv_events.Line]) -> None:
     """Store messages in one transaction, numbered in the order in which they came."""
+    if store.full():
+        return  # the gap in their numbers shows it
     batches = list(kv_events_format.read(io.BytesIO(kv_events.recorded(lines)), time.time()))
     with store.transaction():
         file_id = file_of(store, LIVE, f"kv_events {subscription.endpoint}", kv_events_format.NAME, subscription.instance)

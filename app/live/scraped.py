@@ -75,7 +75,11 @@ def _open(store: Store, feeds: Feeds, instances: Iterable[str]) -> None:
         [list(files), time.time() + AHEAD_S],
     ))  # fmt: skip
     lines = dict(
-        store.rows("SELECT file_id, count(*) FROM scrape WHERE list_contains(?, file_id) GROUP BY 1", [list(files.values())])
+        store.rows(  # days that are thinned hold fewer scrapes than there were
+            "SELECT file_id, greatest(any_value(f.lines), count(*)) FROM scrape JOIN source_file AS f USING (file_id) "
+            "WHERE list_contains(?, file_id) GROUP BY 1",
+            [list(files.values())],
+        )
     )
     told = dict(
         store.rows(
@@ -89,7 +93,15 @@ def _open(store: Store, feeds: Feeds, instances: Iterable[str]) -> None:
 
 
 def put(store: Store, feeds: Feeds, lines: Sequence[Line]) -> None:
-    """Store recording lines, all in one transaction. A line that the store refuses is counted, and takes no other along."""
+    """Store recording lines, all in one transaction. A line that the store refuses is counted, and takes no other along.
+
+    Where the disk is nearly full they are dropped, which is counted and said.
+    """
+    if why := store.full():
+        for line in lines:
+            if feed := feeds.get(_instance(line)):
+                feed.dropped, feed.error = feed.dropped + 1, why
+        return
     if new := {_instance(line) for line in lines} - set(feeds):
         _open(store, feeds, sorted(new))
     try:

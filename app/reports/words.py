@@ -1,8 +1,9 @@
 """Numbers and instants as reports print them."""
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 
@@ -30,3 +31,21 @@ def digits(value: float) -> str:
     if abs(value) < 0.005:
         return "0.00"
     return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+def size_lines(held: Mapping[str, Any]) -> list[str]:
+    """Size, growth and closed days of a store, as app.retention sums them up."""
+    growth, full = held["growth_bytes_per_day"], held["full_in_days"]
+    said = (
+        "growth unknown (measured once an hour while `serve` or `collect` runs)"
+        if growth is None
+        else f"grows {growth / 1e6:.1f} MB a day"
+    )
+    ends = "" if growth is None else ", the disk does not fill" if not full else f", the disk is full in {full:.0f} days"
+    lines = [f"{said}{ends}; {held['free_bytes'] / 1e9:.1f} GB of the disk are free"]
+    words = {"all": "whole", "minute": "by the minute", "hour": "by the hour"}
+    lines += [
+        f"closed days {words[one['level']]}: {one['days']} ({one['first']} to {one['last']}), {one['bytes'] / 1e6:.1f} MB"
+        for one in held["closed"]
+    ]
+    return lines

@@ -16,7 +16,9 @@ import numpy as np
 import streamlit as st
 
 from analyzers.model import TARGETS, Attribution, Columns, Target
+from app.access import who_of
 from app.pipeline import attribution_for
+from app.seat import seated
 from app.store import Store, sql
 from app.ui import shared
 
@@ -194,7 +196,7 @@ class View:
 
 def view() -> View:
     """The view of what is picked now."""
-    (held, _), pick, now = shared.held(), picked(), mark()
+    held, pick, now = seated(shared.held()[0], who_of(st.context.headers)), picked(), mark()
     recordings = tuple(
         Recording(row["bundle"], row["start_ts"], row["end_ts"], tuple(row["instances"]))
         for row in _rows(now, "screens/frame_recording", "{}", held)

@@ -12,12 +12,12 @@ WITH base AS (
       ELSE list_contains($engines, coalesce(instance, '') || '/' || coalesce(engine, '0')) END)
 ), started AS (
   SELECT s.instance, m.ts, abs(max(m.value) - lag(max(m.value)) OVER (PARTITION BY s.instance ORDER BY m.ts)) > 1 AS moved
-  FROM sample AS m JOIN series AS s USING (series_id) JOIN base AS b USING (instance)
+  FROM every_sample AS m JOIN series AS s USING (series_id) JOIN base AS b USING (instance)
   WHERE s.name = 'process_start_time_seconds' AND m.ts >= b.from_ts AND m.ts <= $high AND m.ts >= $floor
   GROUP BY s.instance, m.ts
 ), point AS (
   SELECT c.instance, c.name, c.labels, m.series_id, m.ts, b.first_ts, max(m.value) AS value
-  FROM sample AS m JOIN chosen AS c USING (series_id) JOIN base AS b USING (instance)
+  FROM every_sample AS m JOIN chosen AS c USING (series_id) JOIN base AS b USING (instance)
   WHERE m.ts >= b.from_ts AND m.ts <= $high AND m.ts >= $floor
   GROUP BY ALL
 ), stepped AS (

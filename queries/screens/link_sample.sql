@@ -8,7 +8,7 @@ WITH placed AS (
 SELECT m.ts, q.instance, q.engine, s.name, s.labels, m.value, f.name AS file, p.nth, p.scrapes = f.lines AS by_line
 FROM quantity_series AS q
 JOIN series AS s USING (series_id)
-JOIN sample AS m USING (series_id)
+JOIN every_sample AS m USING (series_id)
 LEFT JOIN placed AS p ON p.instance IS NOT DISTINCT FROM q.instance AND p.ts = m.ts
 LEFT JOIN source_file AS f USING (file_id)
 WHERE m.ts > $low AND m.ts <= $high AND list_contains($quantities, q.quantity)

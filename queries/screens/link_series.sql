@@ -9,7 +9,7 @@ WITH chosen AS (
 ), summed AS (
   SELECT c.*, count(*) AS samples, min(m.ts) AS first_ts, max(m.ts) AS last_ts, arg_min(m.value, m.ts) AS first_value,
     arg_max(m.value, m.ts) AS last_value, min(m.value) AS least, max(m.value) AS most, arg_max(m.ts, m.value) AS most_ts
-  FROM chosen AS c JOIN sample AS m USING (series_id)
+  FROM chosen AS c JOIN every_sample AS m USING (series_id)
   WHERE m.ts > $low AND m.ts <= $high
   GROUP BY ALL
 ), placed AS (

@@ -15,11 +15,11 @@ SELECT
   sum(prompt_tokens) AS prompt_tokens,
   sum(prefix_hit_tokens) / nullif(sum(prefix_query_tokens), 0) AS hit_ratio,
   sum(preemptions) AS preemptions,
-  max(kv_usage_ratio) AS kv_peak_ratio,
+  max(kv_usage_high_ratio) AS kv_peak_ratio,
   sum(kv_usage_ratio * dt_s) FILTER (timed) / nullif(sum(dt_s) FILTER (timed AND kv_usage_ratio IS NOT NULL), 0) AS kv_mean_ratio,
-  max(running) AS running_peak,
-  max(waiting) AS waiting_peak,
-  arg_max(ts, waiting) FILTER (timed) AS waiting_peak_ts,
+  max(running_high) AS running_peak,
+  max(waiting_high) AS waiting_peak,
+  arg_max(ts, waiting_high) FILTER (timed) AS waiting_peak_ts,
   -- share of one engine's blocks that one running request holds
   sum(kv_usage_ratio * dt_s) FILTER (timed AND running > 0) / nullif(sum(running * dt_s) FILTER (timed AND running > 0 AND kv_usage_ratio IS NOT NULL), 0) AS kv_per_request_ratio,
   count(DISTINCT (instance, engine)) AS engines

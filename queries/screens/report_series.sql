@@ -3,9 +3,9 @@
 SELECT
   instance || '/' || engine AS engine,                                       -- instance and engine label
   min(ts) + (max(ts) - min(ts)) / 2 AS ts,                                   -- middle of the span
-  max(waiting) AS waiting,                                                   -- most requests waiting at a scrape
-  max(running) AS running,                                                   -- most requests running at a scrape
-  max(kv_usage_ratio) AS kv_usage_ratio,                                     -- highest share of KV blocks in use
+  max(waiting_high) AS waiting,                                                   -- most requests waiting at a scrape
+  max(running_high) AS running,                                                   -- most requests running at a scrape
+  max(kv_usage_high_ratio) AS kv_usage_ratio,                                     -- highest share of KV blocks in use
   sum(ttft_s) / nullif(sum(ttft_n), 0) AS ttft_s,                            -- mean TTFT of first tokens in the span
   sum(decode_s) / nullif(sum(request_output_tokens) - sum(e2e_n), 0) AS tpot_s,  -- TPOT of requests finished in the span
   sum(coalesce(computed_tokens, prompt_tokens)) / nullif(sum(dt_s), 0) AS prompt_tokens_per_s,  -- prompt tokens computed a second

@@ -12,7 +12,7 @@ WITH chosen AS MATERIALIZED (
 ), sliced AS (
   SELECT name, floor((ts - first_ts) / step) AS slice,
     max(ts) AS ts, sum(dt_s) AS dt_s, bool_and(timed) AS timed, bool_or(restarted) AS restarted,
-    max(running) AS running, max(waiting) AS waiting, max(deferred) AS deferred, max(kv_usage_ratio) AS kv_usage_ratio,
+    max(running_high) AS running, max(waiting_high) AS waiting, max(deferred) AS deferred, max(kv_usage_high_ratio) AS kv_usage_ratio,
     sum(prefix_hit_tokens) AS hit, sum(prefix_query_tokens) AS query,
     sum(prompt_tokens) AS prompt, sum(computed_tokens) AS computed, sum(generation_tokens) AS generation,
     sum(ttft_s) AS ttft_s, sum(ttft_n) AS ttft_n, sum(itl_s) AS itl_s, sum(itl_n) AS itl_n,

@@ -10,7 +10,7 @@ WITH once AS (
 ), stepped AS (
   SELECT q.instance, q.quantity, q.kind, m.ts, m.value,
     lag(m.value) OVER (PARTITION BY m.series_id, q.quantity ORDER BY m.ts) AS before
-  FROM sample AS m
+  FROM every_sample AS m
   JOIN quantity_series AS q USING (series_id)
   JOIN once AS o ON o.instance = q.instance AND o.ts = m.ts
 ), fallen AS (

@@ -52,9 +52,22 @@ WITH counted AS (
     sum(value) FILTER (quantity = 'waiting') AS waiting,
     sum(value) FILTER (quantity = 'deferred') AS deferred,
     max(value) FILTER (quantity = 'kv_usage_ratio') AS kv_usage_ratio
-  FROM (SELECT series_id, ts, max(value) AS value FROM sample GROUP BY ALL) AS s
+  FROM (SELECT series_id, ts, max(value) AS value FROM every_sample GROUP BY ALL) AS s
   JOIN quantity_series AS q USING (series_id)
   WHERE q.kind = 'gauge' AND q.engine <> ''
+  GROUP BY ALL
+), spanned AS (
+  -- days that are thinned: between two kept scrapes a gauge was at its mean, and once at its extremes
+  SELECT q.instance, q.engine, s.ts,
+    sum(mean) FILTER (quantity = 'running') AS running,
+    sum(mean) FILTER (quantity = 'waiting') AS waiting,
+    sum(mean) FILTER (quantity = 'deferred') AS deferred,
+    max(mean) FILTER (quantity = 'kv_usage_ratio') AS kv_usage_ratio,
+    sum(high) FILTER (quantity = 'running') AS running_high,
+    sum(high) FILTER (quantity = 'waiting') AS waiting_high,
+    max(high) FILTER (quantity = 'kv_usage_ratio') AS kv_usage_high_ratio
+  FROM gauge_span AS s JOIN quantity_series AS q USING (series_id)
+  WHERE q.engine <> ''
   GROUP BY ALL
 ), pair AS (
   SELECT DISTINCT instance, engine FROM quantity_series WHERE engine <> ''
@@ -67,14 +80,17 @@ SELECT
   e.timed,                 -- false: no clock, dt_s means nothing
   e.epoch,                 -- restarts before this scrape
   e.restarted,             -- the server restarted inside this interval
-  g.running,
-  lag(g.running) OVER w AS running_before,  -- at the start of the interval
-  g.waiting,
-  lag(g.waiting) OVER w AS waiting_before,  -- at the start of the interval
-  g.deferred,
-  lag(g.deferred) OVER w AS deferred_before,  -- at the start of the interval
-  g.kv_usage_ratio,
-  lag(g.kv_usage_ratio) OVER w AS kv_usage_ratio_before,  -- at the start of the interval
+  coalesce(m.running, g.running) AS running,
+  coalesce(m.running, lag(g.running) OVER w) AS running_before,  -- at the start of the interval
+  coalesce(m.waiting, g.waiting) AS waiting,
+  coalesce(m.waiting, lag(g.waiting) OVER w) AS waiting_before,  -- at the start of the interval
+  coalesce(m.deferred, g.deferred) AS deferred,
+  coalesce(m.deferred, lag(g.deferred) OVER w) AS deferred_before,  -- at the start of the interval
+  coalesce(m.kv_usage_ratio, g.kv_usage_ratio) AS kv_usage_ratio,
+  coalesce(m.kv_usage_ratio, lag(g.kv_usage_ratio) OVER w) AS kv_usage_ratio_before,  -- at the start of the interval
+  coalesce(m.running_high, g.running) AS running_high,  -- the highest that is known inside of the interval
+  coalesce(m.waiting_high, g.waiting) AS waiting_high,
+  coalesce(m.kv_usage_high_ratio, g.kv_usage_ratio) AS kv_usage_high_ratio,
   c.ttft_s,
   c.ttft_n,
   c.queue_s,
@@ -119,5 +135,6 @@ JOIN epoch AS e ON e.instance = p.instance
 LEFT JOIN counted AS c ON c.instance = p.instance AND c.engine = p.engine AND c.ts = e.ts
 LEFT JOIN whole AS w ON w.instance = p.instance AND w.ts = e.ts
 LEFT JOIN gauged AS g ON g.instance = p.instance AND g.engine = p.engine AND g.ts = e.ts
+LEFT JOIN spanned AS m ON m.instance = p.instance AND m.engine = p.engine AND m.ts = e.ts
 WINDOW w AS (PARTITION BY p.instance, p.engine ORDER BY e.ts)
 QUALIFY e.prev_ts IS NOT NULL;

@@ -6,7 +6,7 @@ WITH point AS (
     regexp_replace(regexp_replace(s.name, '_bucket$', ''), '^(ray_)?vllm_', 'vllm:') AS family,
     CASE json_extract_string(s.labels, '$.le') WHEN '+Inf' THEN 'inf'::DOUBLE ELSE try_cast(json_extract_string(s.labels, '$.le') AS DOUBLE) END AS le,
     m.ts, max(m.value) AS value
-  FROM sample AS m JOIN series AS s USING (series_id)
+  FROM every_sample AS m JOIN series AS s USING (series_id)
   WHERE s.name LIKE '%\_bucket' ESCAPE '\'
   GROUP BY ALL
 ), stepped AS (

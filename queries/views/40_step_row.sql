@@ -5,5 +5,5 @@ SELECT
   f.instance, s.engine, s.ts, s.fine, s.line, f.name AS file,
   s.iteration, s.context_requests, s.context_tokens, s.generation_requests, s.generation_tokens,
   s.elapsed_s, s.kv_usage_ratio, s.dummy
-FROM step AS s JOIN source_file AS f USING (file_id)
+FROM every_step AS s JOIN source_file AS f USING (file_id)
 QUALIFY row_number() OVER (PARTITION BY f.instance, s.engine, s.iteration, s.ts, s.context_tokens, s.generation_tokens, s.elapsed_s ORDER BY s.file_id, s.line) = 1;

@@ -2,9 +2,9 @@
 CREATE OR REPLACE VIEW kv_block AS
 WITH flat AS (
   SELECT instance, engine, ts, line, block_size, unnest(block_hashes) AS hash
-  FROM kv_event WHERE kind = 'stored' AND coalesce(medium, 'GPU') = 'GPU'
+  FROM every_kv_event WHERE kind = 'stored' AND coalesce(medium, 'GPU') = 'GPU'
 ), cleared AS (
-  SELECT instance, engine, line FROM kv_event WHERE kind = 'cleared'
+  SELECT instance, engine, line FROM every_kv_event WHERE kind = 'cleared'
 ), phased AS (
   -- a reset empties the cache: a block stored before and after it was not evicted
   SELECT f.*, coalesce(c.n, 0) AS phase

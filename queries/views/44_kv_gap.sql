@@ -6,6 +6,6 @@ SELECT
   count(DISTINCT salt) AS salts                        -- different cache salts seen
 FROM (
   SELECT instance, engine, seq, salt, lag(seq) OVER (PARTITION BY instance, source ORDER BY line) AS before
-  FROM (SELECT instance, engine, source, seq, min(line) AS line, max(salt) AS salt FROM kv_event GROUP BY ALL)
+  FROM (SELECT instance, engine, source, seq, min(line) AS line, max(salt) AS salt FROM every_kv_event GROUP BY ALL)
 )
 GROUP BY ALL;

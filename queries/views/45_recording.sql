@@ -5,7 +5,7 @@ WITH seen AS (
   UNION ALL
   SELECT s.file_id, f.instance, min(s.ts), max(s.ts) FROM stat AS s JOIN source_file AS f USING (file_id) GROUP BY ALL
   UNION ALL
-  SELECT s.file_id, f.instance, min(s.ts), max(s.ts) FROM step AS s JOIN source_file AS f USING (file_id) GROUP BY ALL
+  SELECT s.file_id, f.instance, min(s.ts), max(s.ts) FROM every_step AS s JOIN source_file AS f USING (file_id) GROUP BY ALL
   UNION ALL
   SELECT file_id, instance, NULL, NULL FROM scrape WHERE ok AND NOT timed GROUP BY ALL
 )

@@ -3,7 +3,7 @@
 CREATE OR REPLACE VIEW router_row AS
 WITH point AS (
   SELECT s.instance, s.router, s.target, s.quantity, s.kind, m.ts, m.series_id, max(m.value) AS value
-  FROM sample AS m JOIN router_series AS s USING (series_id)
+  FROM every_sample AS m JOIN router_series AS s USING (series_id)
   WHERE s.quantity IS NOT NULL
   GROUP BY ALL
 ), stepped AS (

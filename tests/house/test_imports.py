@@ -34,9 +34,18 @@ MAY_IMPORT: Final = {
         "uvicorn",  # `record --otlp` takes spans without the dashboard's server
         "zmq",
     ),
-    "app.store": ("queries", "analyzers.model", "duckdb", "numpy", "pyarrow"),
+    "app.store": ("queries", "analyzers.model", "app.arrow", "duckdb", "numpy", "pyarrow"),
+    "app.arrow": ("numpy", "pyarrow"),
+    "app.retention": ("app.store",),
+    "app.backup": ("app.store",),
+    "app.operating": ANY,
+    "app.access": ("starlette",),
+    "app.seat": ("app.access", "app.store"),
+    "app.routes": ANY,
+    "app.selfmetrics": ("app.live", "app.retention", "app.store"),
+    "app.selfcheck": ("app.retention", "app.store", "httpx"),
     "app.live": ("analyzers.model", "app.collectors", "app.config", "app.ingest", "app.live", "app.store", "numpy"),
-    "app.pipeline": ("analyzers", "app.align", "app.routers", "app.store", "numpy"),
+    "app.pipeline": ("analyzers", "app.align", "app.retention", "app.routers", "app.store", "numpy"),
     "app.routers": ("app.store",),  # what stands before the engines
     "app.untimed": ("analyzers.model", "numpy"),  # texts of /metrics without a time: order and processes
     "app.align": ("analyzers.model", "app.store", "numpy"),  # a log's clock against the counters of its server

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from streamlit import config
 
-from app import server
+from app import routes
 from app.server import COOKIE, OPTIONS, Guard, ServerError, file_name, serve
 from app.store import Store
 
@@ -94,7 +94,7 @@ def test_the_way_back_never_leads_elsewhere():
 
 
 def bundles(store: Store) -> Starlette:
-    return Starlette(routes=[Route("/api/bundles", server._bundles(store, guarded=False), methods=["POST"])])
+    return Starlette(routes=[Route("/api/bundles", routes.bundles(store, guarded=False), methods=["POST"])])
 
 
 def test_a_body_is_a_bundle():
@@ -136,7 +136,7 @@ def test_the_files_of_a_form_are_one_bundle():
 def test_what_cannot_be_taken_is_said(
     monkeypatch: pytest.MonkeyPatch, path: str, body: list[bytes], headers: dict[str, str], status: int
 ):
-    monkeypatch.setattr(server, "MAX_BUNDLE_BYTES", 100)
+    monkeypatch.setattr(routes, "MAX_BUNDLE_BYTES", 100)
     store = Store()
     found, _, said = asgi(bundles(store), path, "POST", body, **headers)
     assert (found, list(json.loads(said))) == (status, ["error"])

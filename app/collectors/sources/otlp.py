@@ -43,9 +43,9 @@ def routes(take: Take) -> list[Route]:
         try:
             body = await _body(request)
             export = await run_in_threadpool(read, body, kind, request.headers.get("content-encoding", ""))
+            await run_in_threadpool(take, export, request.client.host if request.client else None)
         except OtlpError as error:
-            return JSONResponse({"code": 3, "message": str(error)}, error.status)
-        await run_in_threadpool(take, export, request.client.host if request.client else None)
+            return JSONResponse({"code": 14 if error.status == 503 else 3, "message": str(error)}, error.status)
         return Response(b"", media_type=kind) if kind in PROTOBUF else JSONResponse({})
 
     return [Route(PATH, traces, methods=["POST"])]

@@ -34,6 +34,10 @@ _DONE: Final = "uploaded"
 def page(view: View) -> None:
     """Draw the page."""
     draw.html(div("wl-answer", tag("h1", "Give it what vLLM already wrote."), tag("p", WHAT)))
+    if not getattr(view.store, "may_write", True):
+        draw.html(div("wl-title", "This login may look, not change: an admin can add recordings."))
+        _loaded(view)
+        return
     with st.form("upload", clear_on_submit=True, border=False):
         given = st.file_uploader(
             "Bundles or files", accept_multiple_files=True, max_upload_size=MAX_UPLOAD_MB, label_visibility="collapsed"
@@ -79,6 +83,7 @@ def take(view: View, given: Sequence[Any], status: Any) -> tuple[list[FileResult
         for path in paths:
             try:
                 results += load(view.store, [path], progress=lambda name: status.update(label=f"Reading {name} …"))
+                view.store.note("upload", path.name)
             except BundleError as error:
                 problems.append(str(error).replace(f"{folder}/", ""))
     return results, problems

@@ -14,6 +14,7 @@ from app.collectors.sources.kv_events import Subscription
 from app.collectors.sources.prometheus import Server
 from app.collectors.sources.scrape import Target
 from app.config import Config, ConfigError, read
+from app.retention import Policy
 
 WHOLE = """
 [[target]]
@@ -44,7 +45,11 @@ instance = "gpu-1:8000"
 enabled = false
 
 [retention]
-raw_days = 14
+raw_days = 7
+minute_days = 30
+hour_days = 60
+max_gb = 100
+min_free_gb = 2
 
 [alerts]
 interval = "15s"
@@ -85,7 +90,7 @@ def test_everything_reaches_its_source(tmp_path: Path):
     ]
     assert [one.subscription() for one in found.kv_events] == [Subscription("tcp://gpu-1:5557", "kv", "gpu-1:8000")]
     assert not found.otlp.enabled
-    assert found.retention.raw_days == 14
+    assert found.retention.policy() == Policy(7, 30, 60, 100e9, 2e9)
     file = written(tmp_path, WHOLE)
     assert found.definitions == definitions.read(file)  # what `serve` evaluates
     assert [one.name for one in found.definitions.slos] == ["chat"]
@@ -135,6 +140,7 @@ def test_what_lacks_on_this_machine_is_said(tmp_path: Path, monkeypatch: pytest.
         ("[[slo]]\nname='x'", "[[slo]] 1 'x': kind: expected one of"),
         ("[[notify]]\nname='x'\nkind='webhook'\nsecret='hush'", "[[notify]] 1 'x': secret: expected secret_env or secret_file"),
         ("[alerts]\nevery='1s'", "[alerts]: every: expected one of interval, dashboard"),
+        ("[retention]\nraw_days=100", "retention: expected raw_days <= minute_days <= hour_days"),
     ],
 )
 def test_a_fault_is_named(tmp_path: Path, text: str | bytes, expected: str):
