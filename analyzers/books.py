@@ -65,11 +65,13 @@ def books(
     model: StepModel | None = None,
     recomputed_tokens: float | None = None,
     frontend_nominal_s: float = NOMINAL_FRONTEND_S,
+    waited: Engine | None = None,
 ) -> Books | None:
     """The accounting of one engine; None where no request histogram says anything (level `state`).
 
     `windows` and `model` take the place of the engine's own (resampling), `recomputed_tokens` of the estimate (extremes),
-    `frontend_nominal_s` (after input dwell) of the usual 12 ms where a baseline measured it.
+    `frontend_nominal_s` (after input dwell) of the usual 12 ms where a baseline measured it. `waited` is the engine over the time
+    in which the requests waited, where that began before the window: its gauges say why, and are taken to be whole.
     """
     t = engine.total
     n = t.get("e2e_n", 0.0)
@@ -86,7 +88,7 @@ def books(
     if recomputed_tokens is not None:
         recomputed = (recomputed_tokens, *recomputed[1:])
     requeue = _requeue(engine)
-    queue, seen = _queue(engine, mean["queue"], hits, hold, windows, model)
+    queue, seen = _queue(waited or engine, mean["queue"], hits, hold or waited is not None, windows, model)
     dwell = _dwell(windows, model, stages[Stage.FRONTEND] - frontend_nominal_s)
     decode, scale, stalls = _decode(engine, windows, model, mean["decode"], n, recomputed[0], requeue)
     stall = decode.get("stall", 0.0)

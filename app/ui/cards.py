@@ -1,15 +1,17 @@
 """The strip of cards: latencies with their buckets, throughput, capacity, isolation. What is unknown says why."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from analyzers.model import Attribution, Level
+from app.ui.goals import by_kind, goals, note
 from app.ui.markup import Html, div, join, tag
 from app.ui.session import View
 from app.ui.verdict import is_pair
 from app.ui.words import THIN, bounds, count, number, percent, plural, value
 
 Row = Mapping[str, Any]
+FOR: Final = {"ttft": ("ttft", "queue"), "tpot": ("tpot", "itl"), "e2e": ("e2e",)}  # objectives on a card, by target
 
 
 def cards(view: View, judged: Attribution) -> list[Html]:
@@ -23,11 +25,16 @@ def cards(view: View, judged: Attribution) -> list[Html]:
     why = "no request seconds in stats lines" if judged.level is Level.STATE else "no such request in this window"
     otherwise = "over both servers" if is_pair(judged) else "no histogram"
     mean = {name: target.measured_s if target else None for name, target in judged.targets.items()}
+    kinds = by_kind(goals(view))
+    wanted = {name: [line for kind in FOR[name] for line in note(kinds.get(kind, []), kind)] or ["no target set"] for name in FOR}
+    base = (
+        {name: target.measured_s if target else None for name, target in view.baseline.targets.items()} if view.baseline else {}
+    )
     return [
-        _latency("TTFT mean", "ttft", mean["ttft"], _buckets("ttft", quantiles), why, otherwise),
-        _latency("TPOT mean", "tpot", mean["tpot"], _buckets("itl", quantiles, "ITL "), why, otherwise),
-        _latency("E2E mean", "e2e", mean["e2e"], _buckets("e2e", quantiles), why, otherwise),
-        _throughput(sums, log),
+        _latency("TTFT mean", "ttft", mean["ttft"], _buckets("ttft", quantiles), why, otherwise, wanted["ttft"], base),
+        _latency("TPOT mean", "tpot", mean["tpot"], _buckets("itl", quantiles, "ITL "), why, otherwise, wanted["tpot"], base),
+        _latency("E2E mean", "e2e", mean["e2e"], _buckets("e2e", quantiles), why, otherwise, wanted["e2e"], base),
+        _throughput(sums, log, note(kinds.get("goodput", []), "goodput")),
         _capacity(sums, log),
         _isolation(view),
     ]
@@ -57,19 +64,30 @@ def _buckets(name: str, quantiles: Mapping[tuple[str, float], Row], before: str 
     return [f"{before}p{100 * q:.0f} {bounds(name, row['low_s'], row['high_s'])}" for q, row in found]
 
 
-def _latency(title: str, target: str, seconds: float | None, buckets: list[str], why: str, otherwise: str) -> Html:
+def _latency(
+    title: str,
+    target: str,
+    seconds: float | None,
+    buckets: list[str],
+    why: str,
+    otherwise: str,
+    wanted: list[str],
+    base: Mapping[str, float | None],
+) -> Html:
+    """A latency against its targets and the baseline."""
+    was = [f"baseline {value(target, base[target])}"] if base.get(target) is not None else []
     if seconds is None:
-        return _card(title, None, *(buckets or [why]))
-    return _card(title, value(target, seconds), *(buckets or [otherwise]))
+        return _card(title, None, *(buckets or [why]), *was, *wanted)
+    return _card(title, value(target, seconds), " · ".join(buckets) or otherwise, *was, *wanted)
 
 
-def _throughput(sums: Row, log: Row) -> Html:
+def _throughput(sums: Row, log: Row, wanted: list[str]) -> Html:
     span = sums["span_s"]
     if span and sums["generation_tokens"] is not None:
         tokens = f"{count(sums['generation_tokens'] / span)} out · {count((sums['prompt_tokens'] or 0) / span)} in tok/s"
         hits = sums["hit_ratio"]
         cached = "no prefix cache counters" if hits is None else f"{percent(hits)} of prompt tokens cached"
-        return _card("Throughput", f"{number((sums['finished'] or 0) / span)}{THIN}req/s", tokens, cached)
+        return _card("Throughput", f"{number((sums['finished'] or 0) / span)}{THIN}req/s", tokens, cached, *wanted)
     if log["generation_tokens_per_s"] is not None:
         taken = f"{count(log['prompt_tokens_per_s'])} in tok/s; mean of {plural(log['stats'], 'stats line')}"
         return _card("Throughput", f"{count(log['generation_tokens_per_s'])}{THIN}tok/s", taken)

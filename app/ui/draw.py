@@ -28,11 +28,13 @@ COLOURS: Final = {
     "hit": "#6fae7f",
     "grey": "#868d97",
     "light": "#b0b5bc",
-    "ink": "#5a6270",  # seen on light and dark
+    "judge": "#e8590c",  # the limiting link and nothing else
+    "ink": "#6d7581",  # seen on light and dark
 }
 CONFIG: Final = {"displayModeBar": False, "doubleClick": False, "scrollZoom": False}
 _FORMATS: Final = ((None, 60_000, "%H:%M:%S"), (60_000, 86_400_000, "%H:%M"), (86_400_000, None, "%b %d"))
 STOPS: Final = [{"dtickrange": [low, high], "value": shown} for low, high, shown in _FORMATS]
+EMPTY: Final = 0.45  # of a panel's height, where there is nothing to draw
 CALM: Final = "rgba(128,134,142,0.18)"
 
 
@@ -41,7 +43,8 @@ class Line:
     """One trace of a panel: a column of the timeline, its name in the key, its colour.
 
     `area` fills it down to 0, `rare` leaves it out where it is never above 0, `said` is its name beside the pointer, `dash` its
-    stroke, `at` the column of its instants.
+    stroke, `at` the column of its instants. `bar` stacks it as bars that end there and are `<at>_width` seconds long, `band` fills
+    it down to the line before.
     """
 
     column: str
@@ -52,6 +55,9 @@ class Line:
     said: str | None = None
     dash: str | None = None
     at: str = "ts"
+    bar: bool = False
+    band: bool = False
+    hatched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +98,22 @@ def panels(
 ) -> go.Figure:
     """Panels over one time axis, with marks across all of them."""
     figure = go.Figure()
-    x, room = times(columns), 1 / len(chosen)
+    x = times(columns)
     worded = timed(columns) and any(word for _, word in marks)
-    for at, panel in enumerate(chosen):
+    filled = [[line for line in panel.lines if shown(columns[line.column], line)] for panel in chosen]
+    whole = sum(1.0 if lines else EMPTY for lines in filled)
+    bottom = 1.0
+    for at, (panel, lines) in enumerate(zip(chosen, filled, strict=True)):
         axis = f"y{at + 1}" if at else "y"
-        bottom = 1 - room * (at + 1)
-        lines = [line for line in panel.lines if shown(columns[line.column], line)]
+        room = (1.0 if lines else EMPTY) / whole
+        bottom -= room
         for line in lines:
             own = x if line.at == "ts" else times(columns, line.at)
-            figure.add_trace(_trace(own, np.asarray(columns[line.column], dtype=float) * panel.factor, line, axis, panel.unit))
+            y = np.asarray(columns[line.column], dtype=float) * panel.factor
+            if line.bar:
+                figure.add_trace(_bar(own, y, float(columns[f"{line.at}_width"][0]), line, axis, panel.unit))
+            else:
+                figure.add_trace(_trace(own, y, line, axis, panel.unit))
         figure.update_layout(
             {
                 axis.replace("y", "yaxis"): {
@@ -123,7 +136,7 @@ def panels(
                 text=panel.empty, x=0.5, y=0.5, xref="x domain", yref=f"{axis} domain", showarrow=False, font={"size": 12}
             )
     _marks(figure, marks if timed(columns) else ())
-    _finish(figure, columns, height=40 + height * len(chosen) + (18 if worded else 0))
+    _finish(figure, columns, height=round(40 + height * whole + (18 if worded else 0)))
     figure.update_layout(
         margin={"l": 52, "r": 10, "t": 24 if worded else 4, "b": 30},
         hoversubplots="axis",
@@ -142,8 +155,8 @@ def shown(values: Any, line: Line) -> bool:
 def _caption(figure: go.Figure, panel: Panel, lines: Sequence[Line], axis: str) -> None:
     """Title and key of a panel, above its left end."""
     key = (
-        "&nbsp;&nbsp; ".join(f"<span style='color:{line.colour}'>■</span> {line.name}" for line in lines)
-        if len(lines) > 1
+        "&nbsp;&nbsp; ".join(f"<span style='color:{line.colour}'>■</span> {line.name}" for line in lines if line.name)
+        if sum(bool(line.name) for line in lines) > 1
         else ""
     )
     figure.add_annotation(
@@ -172,14 +185,27 @@ def _trace(x: Any, y: Any, line: Line, axis: str = "y", unit: str = "") -> go.Sc
         showlegend=False,
         line={"color": line.colour, "width": 1.6, "dash": line.dash},
         marker={"color": line.colour, "size": 5},
-        fill="tozeroy" if line.area else None,
+        fill="tozeroy" if line.area else "tonexty" if line.band else None,
         hovertemplate=f"{line.said or line.name} %{{y:,.3~r}}{unit}<extra></extra>",
     )
 
 
+def _bar(x: Any, y: Any, width_s: float, line: Line, axis: str, unit: str) -> go.Bar:
+    """A layer of a stack: a bar a slice, so that a slice of which nothing is known stays empty."""
+    scale = 1000.0 if np.asarray(x).dtype.kind == "M" else 1.0
+    return go.Bar(
+        x=x, y=y.astype(np.float32), yaxis=axis, name=line.name, width=width_s * scale, offset=-width_s * scale, showlegend=False,
+        marker={"color": line.colour, "line": {"width": 0}, "pattern": {"shape": "/", "size": 5, "solidity": 0.35} if line.hatched else {}},
+        hovertemplate=f"{line.said or line.name} %{{y:,.3~r}}{unit}<extra></extra>",
+    )  # fmt: skip
+
+
 def _top(columns: Mapping[str, Any], lines: Sequence[Line], factor: float) -> float:
     """The upper end of an axis: a little above the largest value."""
-    largest = max((float(np.nanmax(np.asarray(columns[line.column], dtype=float))) for line in lines), default=0.0)
+    stacked = [np.nan_to_num(np.asarray(columns[line.column], dtype=float)) for line in lines if line.bar]
+    plain = [np.asarray(columns[line.column], dtype=float) for line in lines if not line.bar]
+    tops = [float(np.nanmax(one)) for one in plain] + ([float(np.sum(stacked, axis=0).max())] if stacked else [])
+    largest = max(tops, default=0.0)
     return 1.12 * factor * largest if largest > 0 else 1.0
 
 
@@ -210,6 +236,8 @@ def _finish(figure: go.Figure, columns: Mapping[str, Any], *, height: int) -> No
         dragmode="select",
         selectdirection="h",
         hovermode="x unified",
+        barmode="stack",
+        bargap=0,
         hoverdistance=40,
         spikedistance=-1,
         paper_bgcolor="rgba(0,0,0,0)",

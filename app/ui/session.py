@@ -21,10 +21,14 @@ from app.pipeline import attribution_for
 from app.seat import seated
 from app.store import Store, sql
 from app.ui import shared
+from app.ui.limits import limits
 
 _PICK: Final = "pick"
 LIVE: Final = "live"  # the bundle of everything that is scraped while the server runs
+FEW: Final = 5  # finished requests from which a window can be compared with
 LAST_S: Final = 3600.0
+# mark of the store, start, end, engines, limits (JSON), baseline window
+Asked = tuple[str, float, float, tuple[str, ...], str, tuple[float, ...]]
 EVERYTHING: Final = "*"  # all recordings together, as one fleet
 
 
@@ -32,6 +36,7 @@ EVERYTHING: Final = "*"  # all recordings together, as one fleet
 class Pick:
     """What the user chose. `start` and `end` are epoch seconds; None: the whole recording. `engine` is "host:port/label".
 
+    `base_*` is the window to compare with, `zone` the clock that times are written in: utc, or local, that of the browser.
     `link` and `request` are what a page is about; they do not go with the user to another page.
     """
 
@@ -40,6 +45,9 @@ class Pick:
     start: float | None = None
     end: float | None = None
     recording: str | None = None
+    base_start: float | None = None
+    base_end: float | None = None
+    zone: str = "utc"
     link: str | None = None
     request: str | None = None
 
@@ -51,6 +59,9 @@ class Pick:
             "from": None if self.start is None else _stamp(self.start, up=False),
             "to": None if self.end is None else _stamp(self.end, up=True),
             "recording": self.recording,
+            "base-from": None if self.base_start is None else _stamp(self.base_start, up=False),
+            "base-to": None if self.base_end is None else _stamp(self.base_end, up=True),
+            "zone": None if self.zone == "utc" else self.zone,
             "link": self.link,
             "request": self.request,
         }
@@ -72,8 +83,13 @@ def pick_of(params: Mapping[str, str]) -> Pick:
     start, end = _instant(params.get("from")), _instant(params.get("to"))
     if start is not None and end is not None and end <= start:
         start = end = None
-    named = (params.get(name) for name in ("recording", "link", "request"))
-    return Pick(target if target in TARGETS else "ttft", params.get("engine"), start, end, *named)
+    base = _instant(params.get("base-from")), _instant(params.get("base-to"))
+    if base[0] is None or base[1] is None or base[1] <= base[0]:
+        base = None, None
+    return Pick(
+        target if target in TARGETS else "ttft", params.get("engine"), start, end, params.get("recording"), *base,
+        "local" if params.get("zone") == "local" else "utc", params.get("link"), params.get("request"),
+    )  # fmt: skip
 
 
 def _stamp(ts: float, *, up: bool) -> str:
@@ -133,7 +149,8 @@ class View:
     """What a page draws: the picks, the engines they leave, and what was judged.
 
     `low` and `high` bound the window for SQL (infinite: open). `engines` are all in the window as "host:port/label",
-    `chosen` those that the picks leave. `fleet` judges all of them, `judged` the chosen ones; None: nothing is there.
+    `chosen` those that the picks leave. `fleet` judges all of them, `judged` the chosen ones, `baseline` these in the window to
+    compare with; None: nothing is there.
     """
 
     store: Store
@@ -147,6 +164,7 @@ class View:
     chosen: tuple[str, ...]
     fleet: Attribution | None
     judged: Attribution | None
+    baseline: Attribution | None = None
 
     @property
     def target(self) -> Target | None:
@@ -209,9 +227,22 @@ def view() -> View:
     )
     names = {f"{row['instance'] or ''}/{row['engine']}": f"{row['instance']}/{row['engine']}" for row in found}
     chosen = (pick.engine,) if pick.engine in names else tuple(names)
-    fleet = _judge(now, low, high, tuple(names.values()), held) if names else None
-    judged = fleet if len(chosen) == len(names) else _judge(now, low, high, (names[chosen[0]],), held)
-    return View(held, now, pick, recordings, instances, low, high, tuple(names), chosen, fleet, judged)
+    fleet, _ = _judged(held, now, (low, high), tuple(names.values()), pick) if names else (None, None)
+    judged, baseline = _judged(held, now, (low, high), tuple(names[one] for one in chosen), pick) if names else (None, None)
+    return View(held, now, pick, recordings, instances, low, high, tuple(names), chosen, fleet, judged, baseline)
+
+
+def _judged(
+    held: Store, now: str, span: tuple[float, float], names: tuple[str, ...], pick: Pick
+) -> tuple[Attribution | None, Attribution | None]:
+    """The attribution of a window against objectives and baseline, and that of the baseline."""
+    base, asked = None, (math.nan, math.nan)
+    if pick.base_start is not None and pick.base_end is not None:
+        asked = pick.base_start, pick.base_end
+        base = _judge((now, *asked, names, "{}", ()), held, None)
+        base = base if base.finished >= FEW else None
+    limit = json.dumps(limits(held, [name.replace("None/", "/") for name in names]))
+    return _judge((now, *span, names, limit, asked if base else ()), held, base), base
 
 
 def scope(recordings: Sequence[Recording], pick: Pick) -> tuple[float, float, tuple[str, ...]]:
@@ -238,8 +269,10 @@ def mark() -> str:
     return "-".join(str(number) for number in (turn, *held.rows(sql("screens", "frame_watermark"))[0]))
 
 
-def _judge_now(mark: str, low: float, high: float, names: tuple[str, ...], _store: Store) -> Attribution:  # noqa: ARG001 key
-    return attribution_for(_store, None if math.isinf(low) else low, None if math.isinf(high) else high, list(names))
+def _judge_now(asked: Asked, _store: Store, _base: Attribution | None) -> Attribution:
+    _, low, high, names, limit, _ = asked
+    start, end = None if math.isinf(low) else low, None if math.isinf(high) else high
+    return attribution_for(_store, start, end, list(names), slo=json.loads(limit) or None, baseline=_base)
 
 
 def _rows_now(mark: str, name: str, params: str, _store: Store) -> list[dict[str, Any]]:

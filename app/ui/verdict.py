@@ -22,7 +22,7 @@ MOSTLY: Final = 0.5  # unexplained share of the measured value from which the he
 WORTH: Final = 0.01  # share of a target from which a saving is worth a word
 
 
-def answer(attribution: Attribution, name: str) -> Html:
+def answer(attribution: Attribution, name: str, began: Html | None = None) -> Html:
     """Headline and paragraph."""
     target = attribution.targets[name]
     if target is None:
@@ -31,7 +31,7 @@ def answer(attribution: Attribution, name: str) -> Html:
     else:
         head = headline(target)
         more = link("#try", "What to try") if target.limiting else None
-        lines = [join([paragraph(attribution.targets, target), more], " "), basis(attribution)]
+        lines = [join([paragraph(attribution.targets, target), more], " "), join([began, basis(attribution)], " ")]
     return div(
         "wl-answer", tag("h1", head), *(tag("p", line) for line in lines if line),
         data_verdict=target.verdict if target else "none", data_limiting=(target.limiting or "") if target else "",

@@ -16,7 +16,6 @@ from app.ui.words import clock, count, number, plain
 
 STAGES: Final = tuple(Stage)
 PREEMPTED: Final = "#e04848"
-JUDGE: Final = "#e8590c"
 ROW_PX: Final = 34
 LONE: Final = 25.0  # times the longest request: where the slowest lie further apart, each has a clock of its own
 TEXT_SHARE: Final = 0.07  # of the width: a bar that is narrower bears no number
@@ -135,7 +134,7 @@ def _marks(bars: Sequence[Bar], origin: Mapping[int, float], *, one_clock: bool)
 def _box(low: float, high: float, top: float, bottom: float, colour: str, opacity: float, *, one_clock: bool) -> dict[str, Any]:
     return {
         "type": "rect", "x0": _x(low, one_clock), "x1": _x(high, one_clock), "y0": top, "y1": bottom, "fillcolor": colour, "opacity": opacity,
-        "line": {"width": 0}, "layer": "below" if colour == JUDGE else "above",
+        "line": {"width": 0}, "layer": "below" if colour == draw.COLOURS["judge"] else "above",
     }  # fmt: skip
 
 
@@ -156,7 +155,7 @@ def _tint(bars: Sequence[Bar], chosen: str, origin: Mapping[int, float], *, one_
     at, worst = found
     low, high = (edge - origin[at] for edge in worst.span or (0.0, 0.0))
     top, bottom = (-0.5, len(bars) - 0.5) if one_clock else (at - 0.45, at + 0.45)
-    return [_box(low, high, top, bottom, JUDGE, 0.13, one_clock=one_clock)]
+    return [_box(low, high, top, bottom, draw.COLOURS["judge"], 0.13, one_clock=one_clock)]
 
 
 def _words(bars: Sequence[Bar], chosen: str, origin: Mapping[int, float], *, one_clock: bool) -> list[dict[str, Any]]:
@@ -182,7 +181,7 @@ def _words(bars: Sequence[Bar], chosen: str, origin: Mapping[int, float], *, one
         text = f"<b>{html.escape(worst[1].says.partition(' that arrived')[0])}</b>"
         low = _x(worst[1].span[0] - origin[worst[0]], one_clock)
         found.append(
-            {"text": text, "x": low, "y": 1, "yref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False, "font": {"size": 12, "color": JUDGE}}
+            {"text": text, "x": low, "y": 1, "yref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False, "font": {"size": 12, "color": draw.COLOURS["judge"]}}
         )  # fmt: skip
     return found
 

@@ -16,6 +16,7 @@ WITH chosen AS MATERIALIZED (
     sum(prefix_hit_tokens) AS hit, sum(prefix_query_tokens) AS query,
     sum(prompt_tokens) AS prompt, sum(computed_tokens) AS computed, sum(generation_tokens) AS generation,
     sum(ttft_s) AS ttft_s, sum(ttft_n) AS ttft_n, sum(itl_s) AS itl_s, sum(itl_n) AS itl_n,
+    sum(dt_s) FILTER (running > 0 AND running_before > 0) AS busy_s, sum(step_n) FILTER (running > 0 AND running_before > 0) AS step_n,
     sum(queue_s) AS queue_s, sum(e2e_s) AS e2e_s, sum(e2e_n) AS e2e_n, sum(preemptions) AS preemptions
   FROM chosen, scale
   GROUP BY ALL
@@ -39,6 +40,7 @@ SELECT
   sum(e2e_s) / nullif(sum(e2e_n), 0) AS e2e_s,
   sum(queue_s) / nullif(sum(e2e_n), 0) AS queue_s,  -- of the requests that finished in the slice
   sum(e2e_n / dt_s) AS finished_per_s,
+  sum(busy_s) / nullif(sum(step_n), 0) AS step_s,   -- seconds a step where the engines were busy throughout
   sum(preemptions) AS preemptions
 FROM sliced
 GROUP BY slice

@@ -33,6 +33,7 @@ SELECT
   NULL::DOUBLE AS e2e_s,
   NULL::DOUBLE AS queue_s,
   NULL::DOUBLE AS finished_per_s,
+  NULL::DOUBLE AS step_s,
   NULL::DOUBLE AS preemptions
 FROM sliced
 GROUP BY slice

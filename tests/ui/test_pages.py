@@ -17,9 +17,9 @@ from streamlit.testing.v1.app_test import TMP_DIR
 from analyzers.links import CHAIN
 from analyzers.model import TARGETS, Part, Stage, Target
 from app.store import Store, sql
-from app.ui import chain, draw, ledger, shared, verdict, words
+from app.ui import chain, draw, ledger, marks, shared, verdict, words
 from app.ui.markup import Html, esc, join, link, row, tag
-from app.ui.screens import PAGES, timeline
+from app.ui.screens import PAGES
 from app.ui.session import Pick, Recording, pick_of, scope
 
 atexit.register(TMP_DIR.cleanup)  # else its end is a warning, and a warning is an error
@@ -313,7 +313,7 @@ def test_a_restart_told_by_the_log_is_marked_once():
         {"ts": NOON + 45, "kind": "restart"},
         {"ts": NOON + 500, "kind": "jit"},
     ]
-    assert timeline.marks(happened, columns) == [(NOON + 10, "server starts"), (NOON + 40, "ready")]
+    assert marks.marks(happened, columns) == [(NOON + 10, "server starts"), (NOON + 40, "ready")]
 
 
 def test_no_trace_has_more_points_than_are_seen(tmp_path: Path):

@@ -8,17 +8,19 @@ import pandas as pd
 import streamlit as st
 
 from analyzers.model import Attribution, Target
-from app.ui import draw, session
+from app.ui import decisions, draw, session
 from app.ui.cards import cards
 from app.ui.chain import chain, unmeasured
 from app.ui.ledger import ledger
 from app.ui.markup import Html, bold, div, join, link, tag
+from app.ui.onset import sentence
 from app.ui.session import View
 from app.ui.verdict import MODULES, answer, engine_rows, first_measure, notes, server
 from app.ui.words import LABELS, TITLES, clock, count, flagged, places_of, remedies, unit
 
 TITLE: Final = "Overview"
 FEW: Final = 9  # engines up to which the fleet table shows all rows
+SHOWN: Final = 3  # predicted changes
 SLICES: Final = 500  # of the small chart
 GAP: Final = "margin-top:.9rem"
 QUEUE: Final = (
@@ -35,7 +37,7 @@ def page(view: View) -> None:
         draw.html(nothing(view))
         draw.html(unmeasured())
         return
-    draw.html(answer(judged, view.pick.target))
+    draw.html(answer(judged, view.pick.target, sentence(view, target) if target else None))
     if target is None:
         servers(view, judged)
         return
@@ -55,7 +57,10 @@ def page(view: View) -> None:
         with st.container(key="card-queue"):
             queue(view)
         with st.container(key="card-try"):
+            place = st.container(key="predicted")
             draw.html(next_steps(target))
+    with place:  # last: a replay takes longer than the rest of the page
+        predicted(view, target)
 
 
 def servers(view: View, judged: Attribution) -> None:
@@ -166,6 +171,20 @@ def next_steps(target: Target) -> Html:
         found.append(div("wl-title", head, id_=None if first else "try", style=GAP if first else None))
         found.append(div("wl-try", *tried))
     return join(found) or div("wl-title", "Nothing to try: no link was named.")
+
+
+def predicted(view: View, target: Target) -> None:
+    """The changes that help the target most, with what the replay of this window predicts."""
+    if target.measured_s is None or target.verdict == "healthy":
+        return
+    found = [one for one in decisions.predicted(view, target.name) or () if (one.effect[target.name].saves_s or 0.0) > 0][:SHOWN]
+    if found:
+        title = div(
+            "wl-title",
+            f"Predicted for {LABELS[target.name]} from this window, each alone · ",
+            link(view.pick.address("hypotheses"), "all"),
+        )
+        draw.html(join([title, decisions.predictions(found, target.name)]))
 
 
 def rests(target: Target, said: Sequence[Html]) -> Html:

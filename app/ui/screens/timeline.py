@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
 import streamlit as st
 
-from app.ui import draw, session
+from app.ui import draw, over_time, session
 from app.ui.draw import COLOURS, Line, Panel
+from app.ui.marks import KINDS, MOST_MARKS, happened, marks
 from app.ui.markup import Html, bold, div, join, link, row, table, tag
 from app.ui.session import View
 from app.ui.words import DASH, clock, date, length, plural, span
@@ -49,27 +49,20 @@ PANELS: Final = (
         unit=" tok/s",
         empty="no token counters",
     ),
-    Panel("TTFT, mean s", (Line("ttft_s", "TTFT", COLOURS["grey"]),), unit=" s", empty=NO_SECONDS),
-    Panel("ITL, mean ms", (Line("itl_s", "ITL", COLOURS["grey"]),), unit=" ms", factor=1000, empty=NO_SECONDS),
+    Panel(
+        "Step, mean ms",
+        (Line("step_s", "step", COLOURS["grey"]),),
+        unit=" ms",
+        factor=1000,
+        empty="steps are not counted by this version, or the engine was never busy",
+    ),
+    Panel("TTFT, s", (Line("ttft_s", "mean", COLOURS["ink"], said="TTFT mean"),), unit=" s", empty=NO_SECONDS),
+    Panel("ITL, ms", (Line("itl_s", "mean", COLOURS["ink"], said="ITL mean"),), unit=" ms", factor=1000, empty=NO_SECONDS),
 )
 FLEET_KV: Final = (
     Line("kv_usage_ratio", "fullest engine", COLOURS["grey"], said="KV used, fullest engine"),
     Line("kv_usage_least_ratio", "emptiest engine", COLOURS["light"], said="KV used, emptiest engine"),
 )
-KINDS: Final = {
-    "restart": "restart",
-    "start": "server starts",
-    "listening": "ready",
-    "jit": "late compilation",
-    "rearrange": "expert rearrangement",
-    "failed": "failure",
-    "death": "engine death",
-    "prefix_reset": "prefix cache reset",
-    "preempted_v0": "preemption",
-    "aborted": "aborted requests",
-}
-MOST_MARKS: Final = 40
-RESTART_S: Final = 60.0  # a first scrape this long after a log's "ready" shows the same restart
 
 
 def page(view: View) -> None:
@@ -90,21 +83,28 @@ def page(view: View) -> None:
         why = "One scrape shows a state, not its course: two or more are needed, or the log with its stats lines."
         draw.html(div("wl-blank", bold("No time series in this window."), tag("br"), why))
         return
-    happened = view.rows("timeline_mark", low=view.low, high=view.high, instances=list(view.instances))
+    found = happened(view)
     with st.container(key="card-timeline"):
-        figure = draw.panels(columns, _panels(view), marks(happened, columns))
-        key = f"timeline-{view.pick.start}-{view.pick.end}-{view.pick.engine}"
-        draw.brushed(figure, key, "queue, KV use, hits, token rates and latencies over time")
-    if happened:
+        layers, stacks = over_time.stacks(view)
+        quantiles, bands = over_time.quantiles(view)
+        together = {**columns, **layers, **quantiles}
+        figure = draw.panels(together, [*stacks, *_panels(view, bands)], marks(found, columns))
+        over_time.shaded(figure, view, columns)
+        key = f"timeline-{view.pick.target}-{view.pick.start}-{view.pick.end}-{view.pick.engine}-{view.pick.base_start}"
+        draw.brushed(figure, key, "attribution, queue, KV use, hits, token rates and latencies over time")
+    if view.baseline is not None and view.judged is not None:
+        with st.container(key="card-baseline"):
+            draw.html(over_time.against(view, view.judged, view.baseline))
+    if found:
         with st.container(key="card-marks"):
-            draw.html(events(happened))
+            draw.html(events(found))
 
 
-def _panels(view: View) -> list[Panel]:
-    """The panels; with several engines the KV panel shows the fullest and the emptiest."""
-    if len(view.chosen) < 2:
-        return list(PANELS)
-    return [replace(panel, lines=FLEET_KV) if panel.title.startswith("KV") else panel for panel in PANELS]
+def _panels(view: View, bands: Mapping[str, tuple[Line, ...]]) -> list[Panel]:
+    """The panels; with several engines the KV panel shows the fullest and the emptiest. `bands` go behind the lines of a panel."""
+    fleet = len(view.chosen) > 1
+    found = [replace(panel, lines=FLEET_KV) if fleet and panel.title.startswith("KV") else panel for panel in PANELS]
+    return [replace(panel, lines=(*bands.get(panel.title, ()), *panel.lines)) for panel in found]
 
 
 def _head(view: View, columns: Mapping[str, Any], source: str) -> None:
@@ -123,28 +123,28 @@ def _head(view: View, columns: Mapping[str, Any], source: str) -> None:
         if view.pick.start is not None or view.pick.end is not None:
             whole = {"start": None, "end": None}
             st.button("Whole recording", key="timeline-reset", on_click=session.choose, kwargs=whole)
+        if draw.timed(columns):
+            _baseline(view, float(ts[0]), float(ts[-1]))
 
 
-def marks(happened: Sequence[Mapping[str, Any]], columns: Mapping[str, Any]) -> list[tuple[float, str]]:
-    """Marks inside the drawn span, the words of near ones joined; a restart that the log tells too is drawn once."""
-    ts = np.asarray(columns["ts"], dtype=float)
-    inside = [one for one in happened if len(ts) and ts[0] <= one["ts"] <= ts[-1]]
-    ready = [one["ts"] for one in inside if one["kind"] == "listening"]
-    told = [one for one in inside if one["kind"] == "restart" and any(0 <= one["ts"] - at < RESTART_S for at in ready)]
-    near = 0.07 * float(ts[-1] - ts[0]) if len(ts) else 0.0
-    found: list[tuple[float, str]] = []
-    worded = -np.inf
-    for one in [one for one in inside if one not in told][:MOST_MARKS]:
-        word = KINDS.get(one["kind"], one["kind"]) if one["ts"] - worded >= near else ""
-        worded = one["ts"] if word else worded
-        found.append((one["ts"], word))
-    return found
+def _baseline(view: View, low: float, high: float) -> None:
+    """What to compare with: this window kept, or the time before it."""
+    if view.pick.base_start is not None and view.pick.base_end is not None:
+        none = {"base_start": None, "base_end": None}
+        words = f"Baseline {span(view.pick.base_start, view.pick.base_end)}: remove"
+        st.button(words, key="base-none", on_click=session.choose, kwargs=none)
+        return
+    whole = view.whole()
+    if whole and view.pick.start is not None and view.pick.start - whole[0] > 1:
+        before = {"base_start": max(whole[0], view.pick.start - (high - low)), "base_end": view.pick.start}
+        st.button("Compare with the time before", key="base-before", on_click=session.choose, kwargs=before)
+    st.button("Keep as baseline", key="base-this", on_click=session.choose, kwargs={"base_start": low, "base_end": high})
 
 
 def events(happened: Sequence[Mapping[str, Any]]) -> Html:
     """What happened, as a table with the place in the log."""
     more = f" (the first {MOST_MARKS} of {len(happened)})" if len(happened) > MOST_MARKS else ""
-    heads = (("UTC", ""), ("event", ""), ("what it says", ""), ("where", ""))
+    heads = (("when", ""), ("event", ""), ("what it says", ""), ("where", ""))
     return join([div("wl-title", f"What happened{more}"), table(heads, [_event(one) for one in happened[:MOST_MARKS]])])
 
 
