@@ -35,7 +35,7 @@ def test_the_fuzzer_finds_what_is_planted(why: str, change: type[Exception] | No
             return True
 
         @staticmethod
-        def read(stream: io.BytesIO, _: float):  # noqa: ANN205
+        def read(stream: io.BytesIO, _: float):
             if change is not None:
                 raise change("oh")
             began = time.process_time()
