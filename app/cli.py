@@ -440,7 +440,7 @@ def serve(
     found = _configured(config)
     targets = (*(one.target() for one in found.target), *_targets(target, interval))
     servers, kv = tuple(one.server() for one in found.prometheus), tuple(one.subscription() for one in found.kv_events)
-    going = Collection(targets, servers, kv)
+    going = Collection(targets, servers, kv, tuple(one.discovery() for one in found.discover))
     live = [*loops_of(going), keeping(found.retention.policy())]
     _serve(
         store or default_store(), host, port, _login(found, token), no_browser, output, background=(*live, *_alerting(slo or config)),
@@ -623,14 +623,15 @@ def collect(
         ]
     except ValueError as error:
         _fail(str(error), 1)
-    if not (targets or servers or found.kv_events):
+    if not (targets or servers or found.kv_events or found.discover):
         _fail("name what to collect from: --target HOST:PORT, --prometheus URL or --config FILE", 1)
     from app.live.collect import Collection
     from app.live.collect import collect as run
     from app.retention import keeping
 
     window = None if start is None and end is None else (_instant(start), _instant(end))
-    going = Collection(tuple(targets), tuple(servers), tuple(one.subscription() for one in found.kv_events), window, seconds)
+    discoveries = tuple(one.discovery() for one in found.discover)
+    going = Collection(tuple(targets), tuple(servers), tuple(one.subscription() for one in found.kv_events), discoveries, window, seconds)
     with _open(store or default_store()) as opened:
         run(opened, going, _shown(going.progress) if sys.stderr.isatty() else lambda _: None, [keeping(found.retention.policy())])
     _clear_progress()

@@ -18,6 +18,7 @@ from app.access import Login
 from app.alerts.definitions import TABLES, Definitions, definitions_of
 from app.alerts.notify import check as check_notifiers
 from app.alerts.table import DefinitionError
+from app.collectors import discovery
 from app.collectors.access import Access, AccessError
 from app.collectors.sources import kv_events, prometheus, scrape
 from app.retention import Policy
@@ -118,6 +119,45 @@ class KvConfig(_Strict):
         return kv_events.Subscription(self.endpoint, self.topic, self.instance)
 
 
+class DiscoverConfig(_Access):
+    """[[discover]]: servers that come and go: `files` (file_sd), or `dns` and `port`, or `kubernetes`."""
+
+    files: tuple[str, ...] = Field(default=(), strict=False)
+    dns: str | None = None
+    port: int | str | None = None  # of dns a number; of kubernetes its name or number
+    kubernetes: Annotated[str, Field(pattern=r"^[a-z0-9-]+/[a-z0-9-]+$")] | None = None  # namespace/service
+    api: Annotated[str, AfterValidator(prometheus.base_url)] = discovery.API
+    api_token_file: str = f"{discovery.ACCOUNT}/token"
+    api_ca_file: str | None = f"{discovery.ACCOUNT}/ca.crt"
+    every_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
+    scheme: Annotated[str, Field(pattern="^https?$")] = "http"
+    path: Annotated[str, Field(pattern="^/")] = "/metrics"
+    interval_s: Annotated[float, Field(ge=0.5, le=60)] = 1.0
+    timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if sum((bool(self.files), self.dns is not None, self.kubernetes is not None)) != 1:
+            raise ValueError("expected one of files, dns, kubernetes")
+        if self.dns is not None and not isinstance(self.port, int):
+            raise ValueError("expected port (a number) beside dns")
+        return self
+
+    def discovery(self) -> discovery.Discovery:
+        """The discovery as the collector takes it."""
+        where: discovery.Files | discovery.Dns | discovery.Kubernetes
+        if self.files:
+            where = discovery.Files(self.files)
+        elif self.dns is not None:
+            where = discovery.Dns(self.dns, int(self.port or 0))
+        else:
+            namespace, _, service = str(self.kubernetes).partition("/")
+            access = Access(bearer_file=self.api_token_file, ca_file=self.api_ca_file if self.api.startswith("https") else None)
+            where = discovery.Kubernetes(namespace, service, None if self.port is None else str(self.port), self.api, access)
+        like = scrape.Target("http://template/metrics", None, self.interval_s, self.timeout_s, self.access())
+        return discovery.Discovery(where, self.every_s, self.scheme, self.path, like)
+
+
 class OtlpConfig(_Strict):
     """[otlp]: POST /v1/traces of `weaklink serve`."""
 
@@ -192,6 +232,7 @@ class Config(_Strict):
     target: tuple[TargetConfig, ...] = Field(default=(), strict=False)
     prometheus: tuple[PrometheusConfig, ...] = Field(default=(), strict=False)
     kv_events: tuple[KvConfig, ...] = Field(default=(), strict=False)
+    discover: tuple[DiscoverConfig, ...] = Field(default=(), strict=False)
     otlp: OtlpConfig = OtlpConfig()
     retention: RetentionConfig = RetentionConfig()
     login: LoginConfig = LoginConfig()

@@ -8,10 +8,12 @@ from functools import partial
 from typing import Any, Final
 
 from app.collectors.access import AccessError
+from app.collectors.discovery import Discovery
 from app.collectors.sources.kv_events import KvEventsError, Subscription
 from app.collectors.sources.prometheus import PrometheusError, Server
 from app.collectors.sources.scrape import Target
 from app.live import Background, run
+from app.live.discovered import Known, discovering
 from app.live.pulled import LAG_S, Pulled, pull, pulling
 from app.live.received import events
 from app.live.scraped import Feeds, scraping
@@ -25,11 +27,13 @@ class Collection:
     targets: tuple[Target, ...] = ()
     servers: tuple[Server, ...] = ()
     subscriptions: tuple[Subscription, ...] = ()
+    discoveries: tuple[Discovery, ...] = ()
     window: tuple[float | None, float | None] | None = None
     limit_s: float | None = None
     feeds: Feeds = field(default_factory=dict)
     pulled: dict[str, Pulled] = field(default_factory=dict)  # by URL
     errors: list[str] = field(default_factory=list)
+    known: list[Known] = field(default_factory=list)  # of each discovery
 
     def stored(self) -> bool:
         """Whether anything came, or was there already."""
@@ -41,7 +45,7 @@ class Collection:
         feeds, pulls = list(self.feeds.values()), list(self.pulled.values())
         scrapes = sum(one.scrapes for one in feeds) + sum(sum(one.scrapes.values()) for one in pulls)
         failed = sum(one.failed for one in feeds) + sum(sum(one.failed.values()) for one in pulls)
-        errors = "".join(f"  {one.instance}: {one.error}" for one in feeds if one.error)
+        errors = "".join(f"  {one.error}" for one in self.known if one.error) + "".join(f"  {one.instance}: {one.error}" for one in feeds if one.error)
         return f"{scrapes} scrapes, {failed} failed{errors}"
 
     def summary(self) -> dict[str, Any]:
@@ -60,6 +64,7 @@ class Collection:
                 for instance, count in one.scrapes.items()
             ],
             "note": [f"{url}: {note}" for url, one in self.pulled.items() for note in one.notes],
+            "discovery": [{"servers": len(one.targets), "error": one.error} for one in self.known],
             "error": self.errors,
         }  # fmt: skip
 
@@ -76,6 +81,7 @@ def loops_of(going: Collection) -> list[Background]:
     """The loops that go on until they are stopped: what `serve` runs beside the dashboard."""
     _RUNNING[:] = [going]
     loops = [scraping(going.targets, going.feeds)] if going.targets else []
+    loops += [discovering(going.discoveries, going.feeds, going.known)] if going.discoveries else []
     loops += [pulling(server, going.pulled.setdefault(server.url, Pulled())) for server in going.servers]
     return loops + [events(one) for one in going.subscriptions]
 
@@ -85,7 +91,7 @@ def collect(store: Store, going: Collection, show: Callable[[float], None], besi
 
     The loops `beside` run as long as something is followed.
     """
-    follow = going.window is None and (going.limit_s is not None or bool(going.targets) or bool(going.subscriptions))
+    follow = going.window is None and (going.limit_s is not None or bool(going.targets) or bool(going.subscriptions) or bool(going.discoveries))
     loops = loops_of(going if follow else replace(going, servers=()))
     if not follow:
         loops += [partial(_once, going, server) for server in going.servers]

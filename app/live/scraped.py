@@ -6,9 +6,10 @@ A scrape that is not newer than the last one stored of its server, by whatever s
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -202,16 +203,24 @@ class _Waiting:
     bytes: int = 0
 
 
+Watch = Callable[[scrape.Take, asyncio.Event], Awaitable[None]]
+
+
 def scraping(targets: Sequence[scrape.Target], feeds: Feeds) -> Background:
     """A loop that scrapes `targets` into a store; `feeds` shows, while it runs, how it goes."""
+    return watching(partial(scrape.watch, targets), feeds, GATHER_S if len(targets) > MANY else 0.0)
+
+
+def watching(watch: Watch, feeds: Feeds, gather_s: float = GATHER_S) -> Background:
+    """A loop that stores what `watch` takes."""
 
     def run(store: Store, stop: threading.Event) -> None:
-        asyncio.run(_scrape(store, targets, feeds, stop))
+        asyncio.run(_scrape(store, watch, feeds, stop, gather_s))
 
     return run
 
 
-async def _scrape(store: Store, targets: Sequence[scrape.Target], feeds: Feeds, stop: threading.Event) -> None:
+async def _scrape(store: Store, watch: Watch, feeds: Feeds, stop: threading.Event, gather_s: float) -> None:
     waiting, done = _Waiting(), asyncio.Event()
 
     def take(line: scrape.Line) -> None:
@@ -225,9 +234,9 @@ async def _scrape(store: Store, targets: Sequence[scrape.Target], feeds: Feeds, 
 
     async with asyncio.TaskGroup() as group:
         ending = group.create_task(_until(stop, done))
-        group.create_task(_write(store, feeds, waiting, GATHER_S if len(targets) > MANY else 0.0))
+        group.create_task(_write(store, feeds, waiting, gather_s))
         try:
-            await scrape.watch(targets, take, done)
+            await watch(take, done)
         finally:
             ending.cancel()
             waiting.lines.put_nowait(None)

@@ -6,6 +6,7 @@ at most; what falls due meanwhile is left out. Proxies and credentials of the en
 """
 
 import asyncio
+import contextlib
 import math
 import os
 import re
@@ -23,6 +24,7 @@ from app.collectors.formats.json_lines import instance_of
 
 MAX_BYTES: Final = 64 << 20  # of one answer, unpacked; 400 engines have 12 MiB
 MAX_REDIRECTS: Final = 3
+LOOK_S: Final = 1.0  # between two looks at which servers there are
 # text, not OpenMetrics: no exemplars. identity: packing costs the API server the very time that is measured
 HEADERS: Final = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity", "User-Agent": "weaklink"}
 PATH: Final = "is the path right? vLLM's is /metrics"
@@ -80,6 +82,24 @@ async def watch(targets: Sequence[Target], take: Take, stop: asyncio.Event) -> N
         for at, target in enumerate(targets):
             delay = target.interval_s * at / len(targets)
             group.create_task(_follow(target, contexts[target.access.tls()], take, stop, delay))
+
+
+async def watch_found(found: Callable[[], Sequence[Target]], take: Take, stop: asyncio.Event) -> None:
+    """As `watch`, of servers that come and go: `found` says at any time which there are."""
+    running: dict[Target, tuple[asyncio.Event, asyncio.Task[None]]] = {}
+    async with asyncio.TaskGroup() as group:
+        while not stop.is_set():
+            there = dict.fromkeys(found())
+            for target in [one for one in running if one not in there]:
+                running.pop(target)[0].set()
+            for target in there:
+                if target not in running:
+                    gone = asyncio.Event()
+                    running[target] = gone, group.create_task(_follow(target, target.access.context(), take, gone, 0.0))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), LOOK_S)
+        for gone, _ in running.values():
+            gone.set()
 
 
 def client(context: ssl.SSLContext) -> httpx.AsyncClient:
