@@ -70,7 +70,7 @@ def test_no_page_lets_a_name_be_markup(store: Store, page: str):
 
 @pytest.mark.parametrize("kind", ["html", "md"])
 def test_no_report_does(store: Store, kind: str, tmp_path: Path):
-    plain = document(incident_for(store, [{"name": f"{EVIL}.log", "format": "vllm_log"}], title=IMAGE, note=EVIL))
+    plain = document(incident_for(store, [{"name": f"{EVIL}.log", "format": "vllm_log", "lines": 1, "rejected": 0}], title=IMAGE, note=EVIL))
     for path in write(plain, kind, tmp_path / f"r.{kind}"):
         text = path.read_text()
         if kind == "html":

@@ -18,7 +18,7 @@ from house.tree import ROOT, tracked
 
 TOP: Final = {
     *("pyproject.toml", "README.md", "LICENSE", ".gitignore", ".ci"),
-    *("app", "analyzers", "queries", "sample_data", "tests"),
+    *("app", "analyzers", "deploy", "queries", "sample_data", "tests"),
 }
 # In two pieces each, so that this file does not name them.
 REGISTRIES: Final = [
