@@ -425,7 +425,8 @@ def serve(
         str, typer.Option("--base-path", help="The path below which a proxy offers the dashboard: /weaklink.", show_default=False)
     ] = "",
     slo: Annotated[
-        Path | None, typer.Option(help="A TOML file with objectives and notifiers. [default: that of --config]", show_default=False)
+        Path | None,
+        typer.Option(help="A TOML file with objectives and notifiers. [default: that of --config]", show_default=False),
     ] = None,
     output: Output = Format.TEXT,
 ) -> None:

@@ -27,7 +27,7 @@ from app.ingest import load
 from app.live.collect import Collection
 from app.routes import file_name, routes
 from app.store import Store
-from app.ui import shared
+from app.ui import index, shared
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8501
@@ -131,7 +131,7 @@ def application(
     shared.hold(store)
     return App(
         str(files("app.ui").joinpath("main.py")),
-        routes=routes(store, going or Collection(), guarded=login.asks, base=base),
+        routes=[*routes(store, going or Collection(), guarded=login.asks, base=base), *index.routes(base)],
         middleware=[Middleware(Guard, login=login, local=is_loopback(host), base=base)],
         lifespan=_lifespan(store, background, ready),
     )

@@ -95,5 +95,3 @@ def question(name: str, groups: Sequence[Sequence[str]]) -> str | None:
 def places(groups: Sequence[Sequence[str]]) -> dict[str, str]:
     """The server of each text where they are of several processes: called after its first text. Empty for one process."""
     return {name: group[0] for group in groups for name in group} if len(groups) > 1 else {}
-
-

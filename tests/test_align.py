@@ -90,9 +90,7 @@ def test_two_engines_whose_lines_are_a_second_apart(tmp_path):
     """Each engine is compared to its own counter: their sum at one stamp would be neither's rate."""
     ts, _, line, rate = counted()
     rates = {0: rate, 1: rate[::-1] * 2}
-    totals = {
-        engine: np.concatenate([[0.0], np.cumsum(np.repeat(own, 10))]) for engine, own in rates.items()
-    }
+    totals = {engine: np.concatenate([[0.0], np.cumsum(np.repeat(own, 10))]) for engine, own in rates.items()}
     tokens = {engine: series("generation_tokens_total", str(engine)) for engine in rates}
     scrapes(
         tmp_path / "metrics.jsonl",
@@ -105,7 +103,9 @@ def test_two_engines_whose_lines_are_a_second_apart(tmp_path):
             lines.append(stat(stamp, engine, rates[engine][at]))
     (tmp_path / "server.log").write_text("".join(lines))
     store = stored(tmp_path)
-    assert store.rows("SELECT min(ts), max(ts) FROM stat") == [(pytest.approx(NOON + 10, abs=1), pytest.approx(NOON + 101, abs=1))]
+    assert store.rows("SELECT min(ts), max(ts) FROM stat") == [
+        (pytest.approx(NOON + 10, abs=1), pytest.approx(NOON + 101, abs=1))
+    ]
 
 
 @pytest.mark.parametrize("hours", [0, 7, -5.5])

@@ -331,7 +331,9 @@ def test_logs_of_two_pods_are_asked_where_one_of_them_is_scraped(store: Store, t
 
 def test_a_log_that_was_rotated_is_of_one_server(store: Store, tmp_path: Path):
     first = started("0.0.0.0") + "".join(stats(f"11-29 12:00:{at:02}") for at in range(10, 50, 10))
-    second = started("0.0.0.0").replace("11:59:00", "12:01:00") + "".join(stats(f"11-29 12:01:{at:02}") for at in range(10, 50, 10))
+    second = started("0.0.0.0").replace("11:59:00", "12:01:00") + "".join(
+        stats(f"11-29 12:01:{at:02}") for at in range(10, 50, 10)
+    )
     load(store, [bundle(tmp_path / "x", server__log=second, server__log__1=first)])
     assert set(server_of(store).values()) == {"0.0.0.0:8000"}
 

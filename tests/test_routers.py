@@ -31,7 +31,10 @@ def values(name: str, factor: float) -> dict[str, float]:
 def recording(folder: Path, name: str, *, router: str = "http://router:80/metrics", log: bool = False) -> Path:
     """Write a bundle of two scrapes of an engine with 100 requests (TTFT 1.2 s) and of a router before it."""
     folder.mkdir()
-    engine = [{**finished(n, ttft=1.2, queue=0.2, prefill=0.9, decode=1.0, e2e=2.3), series("num_requests_running"): 2} for n in (0, 100)]
+    engine = [
+        {**finished(n, ttft=1.2, queue=0.2, prefill=0.9, decode=1.0, e2e=2.3), series("num_requests_running"): 2}
+        for n in (0, 100)
+    ]
     (folder / "engine.jsonl").write_text(scrape(0, engine[0]) + scrape(10, engine[1]))
     (folder / "router.jsonl").write_text(scrape(1, values(name, 0), router) + scrape(9, values(name, 1), router))
     if log:
@@ -56,8 +59,10 @@ def test_no_router_no_note(store: Store):
         (
             "llm-d",
             [
-                ("requests waited 0.85 s in it before an engine (mean of 100), which no stage here contains; "
-                "up to 14 requests queued in it at once"),
+                (
+                    "requests waited 0.85 s in it before an engine (mean of 100), which no stage here contains; "
+                    "up to 14 requests queued in it at once"
+                ),
                 "62 % of a prompt was expected in the chosen engine's cache (mean)",
             ],
         ),
@@ -75,7 +80,9 @@ def test_what_a_router_says_stands_beside_the_attribution(name: str, said: list[
     load(store, [recording(tmp_path / "x", name)])
     found = attribution_for(store)
     label = {"production-stack": "production-stack", "llm-d": "llm-d", "dynamo": "Dynamo"}[name]
-    assert [note for note in found.notes if note.startswith("router ")] == [f"router router:80 ({label}): {text}" for text in said]
+    assert [note for note in found.notes if note.startswith("router ")] == [
+        f"router router:80 ({label}): {text}" for text in said
+    ]
     assert [engine.instance for engine in found.engines] == ["127.0.0.1:8000"]
     assert found.targets["ttft"].measured_s == pytest.approx(1.2)
 
@@ -92,7 +99,9 @@ def test_newer_names_of_the_same_families_count_once(store: Store, tmp_path: Pat
     router = "http://router:80/metrics"
     (tmp_path / "m.jsonl").write_text(scrape(1, none, router) + scrape(9, both, router))
     load(store, [tmp_path / "m.jsonl"])
-    assert routers.notes(store, None, None)[0].startswith("router router:80 (llm-d): requests waited 0.85 s in it before an engine (mean of 100)")
+    assert routers.notes(store, None, None)[0].startswith(
+        "router router:80 (llm-d): requests waited 0.85 s in it before an engine (mean of 100)"
+    )
 
 
 def test_counts_that_differ_are_not_compared(store: Store, tmp_path: Path):

@@ -65,7 +65,9 @@ class State:
         """One line for a terminal."""
         errors = "".join(f"  {url}: {error}" for url, error in self.errors.items())
         spans = f"{self.spans} spans, " if self.spans else ""
-        return f"{self.scrapes} scrapes, {self.failed} failed, {self.log_lines} log lines, {spans}{self.bytes / 1e6:.1f} MB{errors}"
+        return (
+            f"{self.scrapes} scrapes, {self.failed} failed, {self.log_lines} log lines, {spans}{self.bytes / 1e6:.1f} MB{errors}"
+        )
 
     def summary(self) -> dict[str, Any]:
         """What was recorded, for programs."""

@@ -94,6 +94,8 @@ def nothing(view: View) -> Html:
     """What to do where there is no engine in the window."""
     head = "No engine was observed in this window." if view.recordings else "Nothing has been loaded yet."
     said: list[Any] = [link("upload", "Upload a bundle"), ", or from a shell: ", tag("code", "weaklink load PATH"), "."]
+    if view.recordings:
+        said = ["Choose another window or recording above. ", *said]
     return div("wl-answer", tag("h1", head), tag("p", *said), data_verdict="empty")
 
 

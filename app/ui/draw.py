@@ -16,6 +16,7 @@ import streamlit as st
 
 from app.ui import session
 from app.ui.markup import Html
+from app.ui.words import ahead_s, zone
 
 POINTS: Final = 1500  # slices of a trace at most
 COLOURS: Final = {
@@ -83,9 +84,9 @@ def html(text: Html, *, width: Literal["stretch", "content"] = "stretch") -> Non
 
 
 def times(columns: Mapping[str, Any], at: str = "ts") -> Any:
-    """The time axis: UTC instants, or plain numbers where the recording carries no clock."""
+    """The time axis: instants by the written clock, or plain numbers where the recording carries none."""
     ts = np.asarray(columns[at], dtype=float)
-    return (ts * 1000).astype("datetime64[ms]") if timed(columns) else ts
+    return ((ts + ahead_s()) * 1000).astype("datetime64[ms]") if timed(columns) else ts
 
 
 def timed(columns: Mapping[str, Any]) -> bool:
@@ -250,7 +251,7 @@ def _finish(figure: go.Figure, columns: Mapping[str, Any], *, height: int) -> No
     if len(x) > 1:
         figure.update_xaxes(range=[x[0], x[-1]])
     if timed(columns):
-        figure.update_xaxes(type="date", tickformatstops=STOPS, hoverformat="%Y-%m-%d %H:%M:%S UTC")
+        figure.update_xaxes(type="date", tickformatstops=STOPS, hoverformat=f"%Y-%m-%d %H:%M:%S {zone()}")
 
 
 def small(
@@ -277,6 +278,7 @@ def brushed(figure: go.Figure, key: str, words: str) -> None:
 
 
 def _brush(key: str) -> None:
+    session.set_clock()  # a callback runs before the page does
     for box in st.session_state[key]["selection"]["box"]:
         ends = [end for edge in box["x"] if (end := seconds(edge)) is not None]
         if len(ends) > 1 and min(ends) < max(ends):
@@ -284,15 +286,15 @@ def _brush(key: str) -> None:
 
 
 def seconds(edge: Any) -> float | None:
-    """Epoch seconds of an edge of a selection: plotly writes UTC without saying so."""
+    """Epoch seconds of an edge of a selection: plotly writes the drawn clock without saying so."""
     if isinstance(edge, int | float):
         return float(edge)
     try:
-        return datetime.fromisoformat(str(edge)).replace(tzinfo=UTC).timestamp()
+        return datetime.fromisoformat(str(edge)).replace(tzinfo=UTC).timestamp() - ahead_s()
     except ValueError:
         return None
 
 
 def stamp(ts: float) -> str:
     """An instant as plotly takes it."""
-    return datetime.fromtimestamp(ts, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
+    return datetime.fromtimestamp(ts + ahead_s(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")

@@ -20,6 +20,7 @@ from app.ui.session import View
 from app.ui.words import LABELS, length, plural, span
 
 LAST: Final = {"5 min": 300, "15 min": 900, "1 h": 3600, "6 h": 21600, "24 h": 86400}
+ZONES: Final = {"utc": "UTC", "local": "local time"}
 FOLLOW_S: Final = 15  # seconds between looks for new scrapes
 UNLISTED: Final = {"link"}  # pages that others lead to: in the navigation only while they are open
 ALL: Final = ""  # the engine picker's "all of them", the recording picker's "the newest"
@@ -123,6 +124,15 @@ def _window(view: View) -> None:
         if view.pick.start is not None or view.pick.end is not None:
             st.button("Whole recording", on_click=session.choose, kwargs={"start": None, "end": None}, key="reset")
         draw.html(div("wl-title", "Drag over a chart to set it exactly."))
+        st.session_state["zone"] = view.pick.zone
+        st.segmented_control(
+            "Times in",
+            list(ZONES),
+            key="zone",
+            format_func=ZONES.__getitem__,
+            required=True,
+            on_change=lambda: session.choose(zone=st.session_state["zone"]),
+        )
 
 
 def _recording(view: View) -> None:

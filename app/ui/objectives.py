@@ -10,7 +10,7 @@ from app.alerts.message import objective
 from app.alerts.outbox import Letter
 from app.alerts.preview import Preview
 from app.ui.markup import Html, bold, div, join, link, row, table, tag
-from app.ui.words import DASH, TITLES, clock, flagged, length, number, percent, plural, span, value
+from app.ui.words import DASH, TITLES, clock, flagged, length, number, percent, plural, span, value, zone
 
 PHASES: Final = {"firing": "●", "pending": "◐", "quiet": "○"}
 SOURCES: Final = {True: "file", False: "dashboard"}
@@ -143,9 +143,9 @@ def alert_card(alert: Alert, slo: Slo | None, happened: Sequence[tuple[float, st
     found = alert.diagnosis
     burn = f"burn {number(alert.burn)} over {length(found['long_s'])}" if alert.burn is not None and found.get("long_s") else ""
     when = (
-        f"since {clock(alert.fired_ts, day=True)} UTC"
+        f"since {clock(alert.fired_ts, day=True)} {zone()}"
         if alert.firing
-        else f"{clock(alert.fired_ts, day=True)} {DASH} {clock(alert.resolved_ts or 0.0)} UTC"
+        else f"{clock(alert.fired_ts, day=True)} {DASH} {clock(alert.resolved_ts or 0.0)} {zone()}"
     )
     facts = [alert.severity, when, burn, objective(slo) if slo else "", "a replay" if alert.origin == "replay" else ""]
     title = tag("p", bold(alert.slo), " · ", " · ".join(filter(None, facts)))
@@ -167,7 +167,7 @@ def _headline(found: Mapping[str, Any]) -> Html:
 
 def _measured(alert: Alert) -> list[Html]:
     found = alert.diagnosis
-    said = [join([f"Began {clock(alert.began_ts)} UTC; ", str(found.get("events", "")), ". "])]
+    said = [join([f"Began {clock(alert.began_ts)} {zone()}; ", str(found.get("events", "")), ". "])]
     if found.get("before_s") is not None and found.get("measured_s") is not None:
         said.append(
             join(
@@ -204,7 +204,7 @@ def _more(found: Mapping[str, Any], happened: Sequence[tuple[float, str, str]]) 
 def history(alerts: Sequence[Alert]) -> Html:
     """All alerts, newest first."""
     heads = (
-        ("fired, UTC", ""),
+        ("fired", ""),
         ("objective", ""),
         ("severity", ""),
         ("lasted", "num"),

@@ -22,6 +22,7 @@ from app.seat import seated
 from app.store import Store, sql
 from app.ui import shared
 from app.ui.limits import limits
+from app.ui.words import write_in
 
 _PICK: Final = "pick"
 LIVE: Final = "live"  # the bundle of everything that is scraped while the server runs
@@ -126,6 +127,13 @@ def picked() -> Pick:
     return pick
 
 
+def set_clock() -> None:
+    """Write times by the clock that is picked: UTC, or that of the browser."""
+    pick: Pick = st.session_state.get(_PICK, Pick())
+    minutes = st.context.timezone_offset if pick.zone == "local" else 0
+    write_in(-60.0 * minutes if minutes else 0.0)  # browsers count west of Greenwich
+
+
 def choose(**changes: Any) -> None:
     """Change picks, in the session and in the address; the caller reruns (a widget's callback need not)."""
     pick = replace(st.session_state.get(_PICK, Pick()), **changes)
@@ -215,6 +223,7 @@ class View:
 def view() -> View:
     """The view of what is picked now."""
     held, pick, now = seated(shared.held()[0], who_of(st.context.headers)), picked(), mark()
+    set_clock()
     recordings = tuple(
         Recording(row["bundle"], row["start_ts"], row["end_ts"], tuple(row["instances"]))
         for row in _rows(now, "screens/frame_recording", "{}", held)

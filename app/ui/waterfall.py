@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from analyzers.beside import Beside, Held
 from analyzers.model import Stage
 from app.ui import draw
-from app.ui.words import clock, count, number, plain
+from app.ui.words import ahead_s, clock, count, number, plain
 
 STAGES: Final = tuple(Stage)
 PREEMPTED: Final = "#e04848"
@@ -232,7 +232,7 @@ def heat(cells: Mapping[str, Any], target: str, *, timed: bool, even: bool) -> g
     }
     factor, unit = (1000.0, "ms") if target in {"tpot", "itl"} else (1.0, "s")
     step = float(np.asarray(cells["step_s"], float)[0])
-    x: Any = (slices * 1000).astype("datetime64[ms]") if timed else slices
+    x: Any = ((slices + ahead_s()) * 1000).astype("datetime64[ms]") if timed else slices
     words = [
         [f"{_band(edges.get(band), factor, unit)}<br>{'' if np.isnan(n) else f'{n:,.0f} requests'}" for n in line]
         for band, line in enumerate(grid)

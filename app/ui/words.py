@@ -1,8 +1,9 @@
-"""Numbers and times as the pages write them: three significant digits, s for TTFT and E2E, ms for TPOT and ITL, UTC."""
+"""Numbers and times as the pages write them: three significant digits, s for TTFT and E2E, ms for TPOT and ITL; UTC, or the clock that was picked."""
 
 import math
 import re
 from collections.abc import Iterable
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Final
 
@@ -119,24 +120,50 @@ def plural(n: float, one: str, many: str | None = None) -> str:
     return f"no {word}" if round(n) == 0 else f"{round(n):,} {word}"
 
 
+_OFFSET: Final[ContextVar[float]] = ContextVar("offset", default=0.0)  # seconds that the written clock is ahead of UTC
+
+
+def write_in(offset_s: float) -> None:
+    """Write instants by a clock so many seconds ahead of UTC, for what this thread draws."""
+    _OFFSET.set(offset_s)
+
+
+def ahead_s() -> float:
+    """How many seconds the written clock is ahead of UTC."""
+    return _OFFSET.get()
+
+
+def zone() -> str:
+    """The name of the written clock: "UTC", "UTC+1", "UTC-3:30"."""
+    minutes = round(_OFFSET.get() / 60)
+    if not minutes:
+        return "UTC"
+    hours, rest = divmod(abs(minutes), 60)
+    return f"UTC{'+' if minutes > 0 else MINUS}{hours}{f':{rest:02}' if rest else ''}"
+
+
+def _moment(ts: float) -> datetime:
+    return datetime.fromtimestamp(ts + _OFFSET.get(), UTC)
+
+
 def clock(ts: float, *, day: bool = False, fine: bool = False) -> str:
-    """An instant, UTC: "15:33:44", with its date where asked, to the millisecond where `fine`."""
-    moment = datetime.fromtimestamp(ts, UTC)
+    """An instant by the written clock: "15:33:44", with its date where asked, to the millisecond where `fine`."""
+    moment = _moment(ts)
     text = moment.strftime("%Y-%m-%d %H:%M:%S" if day else "%H:%M:%S")
     return f"{text}.{moment.microsecond // 1000:03}" if fine else text
 
 
 def date(ts: float) -> str:
-    """The day of an instant, UTC: "2026-11-29"."""
-    return datetime.fromtimestamp(ts, UTC).strftime("%Y-%m-%d")
+    """The day of an instant by the written clock: "2026-11-29"."""
+    return _moment(ts).strftime("%Y-%m-%d")
 
 
 def span(start: float | None, end: float | None) -> str:
     """A window in words: "15:33:44 - 15:34:51 UTC"; its date where it is longer than a day."""
     if start is None or end is None:
         return "no clock"
-    far = datetime.fromtimestamp(start, UTC).date() != datetime.fromtimestamp(end, UTC).date()
-    return f"{clock(start, day=far)} {DASH} {clock(end, day=far)} UTC"
+    far = _moment(start).date() != _moment(end).date()
+    return f"{clock(start, day=far)} {DASH} {clock(end, day=far)} {zone()}"
 
 
 def length(seconds: float) -> str:

@@ -1,7 +1,6 @@
 """The dashboard as users run it: `weaklink serve` in a process of its own, on a free port, driven by a real Chromium."""
 
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -11,16 +10,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 FLAGS: Final = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
 ]
-PROBE: Final = re.compile(r":\d+/\w+/_stcore/(health|host-config)$")
 READY_S: Final = 60
 PATIENCE_MS: Final = 30_000  # other tests may have the processors
 START: Final = "from app.cli import main; main()"
@@ -91,22 +89,27 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """Return a page that fails the test where its console has an error or a request leaves this machine."""
-    context = browser.new_context(viewport={"width": 1440, "height": 1060})
+    yield from watched(browser)
+
+
+@pytest.fixture
+def elsewhere(browser: Browser) -> Iterator[Page]:
+    """Return a page as somebody else has it: dark, in India, with no state of the first one; watched as that is."""
+    yield from watched(browser, color_scheme="dark", timezone_id="Asia/Kolkata")
+
+
+def watched(browser: Browser, **options: Any) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1440, "height": 1060}, **options)
     one = context.new_page()
     one.set_default_timeout(PATIENCE_MS)
     expect.set_options(timeout=PATIENCE_MS)
     faults: list[str] = []
-    one.on("console", lambda message: None if _expected(message) else faults.append(message.text))
+    one.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
     one.on("pageerror", lambda error: faults.append(str(error)))
     one.on("request", lambda request: None if _local(request.url) else faults.append(f"a request to {request.url}"))
     yield one
     context.close()
     assert not faults, "\n".join(faults)
-
-
-def _expected(message: ConsoleMessage) -> bool:
-    """Tell whether a message is none of an error, or of Streamlit's search for its root, which starts under the page's path."""
-    return message.type != "error" or bool(PROBE.search(message.location.get("url", "")))
 
 
 def _local(url: str) -> bool:

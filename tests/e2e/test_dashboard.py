@@ -1,6 +1,9 @@
 """What an operator does first: upload a bundle, read the verdict, look when it began, set the window, hand on the address."""
 
+import gzip
+import itertools
 import json
+import re
 import urllib.error
 import urllib.request
 import zipfile
@@ -11,6 +14,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from recordings import INCIDENTS, judged
 
+from app.ui.first import WAYS
 from app.ui.verdict import headline
 from app.ui.words import THIN
 
@@ -45,10 +49,11 @@ def post(url: str, body: bytes, **headers: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_from_an_upload_to_the_cause_and_its_moment(page: Page, dashboard: str, archive: Path):
+def test_from_an_upload_to_the_cause_and_its_moment(page: Page, elsewhere: Page, dashboard: str, archive: Path):
     target = judged(INCIDENTS / "prefill_backlog").attribution.targets["ttft"]
     page.goto(dashboard)
     expect(page.locator(".wl-answer h1")).to_have_text("Nothing has been loaded yet.")
+    expect(page.locator("[data-testid=stCode]")).to_have_text([line for _, _, line in WAYS])  # each with its button to copy
     page.get_by_role("link", name="Upload a bundle").click()
     page.locator("input[type=file]").set_input_files(archive)
     page.get_by_text("tuesday.zip").wait_for()
@@ -73,6 +78,9 @@ def test_from_an_upload_to_the_cause_and_its_moment(page: Page, dashboard: str, 
     page.mouse.up()
     page.wait_for_url("**from=2026-11-29*")
     page.get_by_role("button", name="Whole recording").first.wait_for()
+    elsewhere.goto(page.url)
+    expect(elsewhere.locator(".st-key-picks")).to_have_text(page.locator(".st-key-picks").inner_text(), use_inner_text=True)
+    assert elsewhere.evaluate("getComputedStyle(document.querySelector('.stApp')).backgroundColor") == "rgb(15, 18, 22)"
 
     page.get_by_role("link", name="Overview").click()  # the window goes with the pages
     page.wait_for_url("**/?*from=2026-11-29*")
@@ -86,6 +94,64 @@ def test_from_an_upload_to_the_cause_and_its_moment(page: Page, dashboard: str, 
 
     page.goto(page.url)  # the address alone shows the same to somebody else
     expect(head).to_contain_text("Prefill backlog limits E2E")
+
+
+@pytest.fixture
+def incident(dashboard: str, archive: Path) -> str:
+    """Return the address of a dashboard that holds the incident."""
+    post(f"{dashboard}/api/bundles?name=tuesday.zip", archive.read_bytes(), X_Weaklink="upload")
+    return dashboard
+
+
+def line_of(where: str) -> str:
+    """Return the line of the incident's recording that a page names as "file:line"."""
+    name, _, number = where.rpartition(":")
+    with gzip.open(INCIDENTS / "prefill_backlog" / name.rpartition("/")[2], "rt") as file:
+        return next(itertools.islice(file, int(number) - 1, None))
+
+
+def test_from_the_verdict_to_the_sample_behind_it(page: Page, incident: str):
+    page.goto(f"{incident}/?recording=tuesday.zip")
+    page.locator(".wl-link.limiting").click()
+    page.wait_for_url("**/link?*link=prefill_backlog*")
+    expect(page.locator(".wl-answer h1")).to_contain_text("Prefill backlog holds 1.65 s of the mean TTFT of 1.73 s")
+    page.wait_for_function(DRAWN)
+    row = page.locator(".st-key-card-raw tr", has_text="vllm:num_requests_waiting").first
+    most, where = row.locator("td").nth(3).inner_text(), row.locator("code").last.inner_text()
+    text = json.loads(line_of(where))["text"]
+    assert float(most) > 100
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith("vllm:num_requests_waiting{")] == [f"{most}.0"]
+    step = page.locator(".st-key-card-lines tr", has_text="context_tokens").first
+    iteration = re.search(r"iteration (\d+)", step.inner_text().replace(",", ""))[1]
+    assert f"Iteration({iteration})" in line_of(step.locator("code").inner_text())
+
+    page.locator(".wl-chip", has_text="Slots").click()  # another link, without loading everything anew
+    expect(page.locator(".wl-answer")).to_have_attribute("data-link", "slots")
+    page.go_back()
+    expect(page.locator(".wl-answer")).to_have_attribute("data-link", "prefill_backlog")
+
+
+def test_from_the_slowest_request_to_who_held_it(page: Page, elsewhere: Page, incident: str):
+    page.goto(f"{incident}/requests?recording=tuesday.zip")
+    expect(page.locator(".wl-answer h1")).to_contain_text("behind 23 prompts of 12,000 tokens that arrived at the same moment")
+    key = page.locator(".wl-answer").first.get_attribute("data-request")
+    span = page.locator(".st-key-card-request li", has_text="span of the server").locator("code").inner_text()
+    assert key in line_of(span)
+    page.wait_for_function("document.querySelectorAll('.barlayer .point path').length > 20")
+    bar = page.locator(".barlayer .trace").nth(1).locator(".point path").nth(3).bounding_box()  # the fourth request's queue
+    page.mouse.click(bar["x"] + bar["width"] / 2, bar["y"] + 4)
+    page.wait_for_url("**request=cmpl*")
+    expect(page.locator(".wl-answer").first).not_to_have_attribute("data-request", key)
+
+    culprit = page.locator(".st-key-card-request td a[href*=request]").first
+    name = culprit.inner_text()
+    culprit.click()
+    expect(page.locator(".wl-answer").first).to_have_attribute("data-request", re.compile(name.strip("…")))
+    expect(page.locator(".st-key-card-request")).to_contain_text("12,000 prompt tokens")
+
+    elsewhere.goto(page.url + "&zone=local")  # the address alone shows the same, by the reader's own clock
+    expect(elsewhere.locator(".wl-answer").first).to_have_attribute("data-request", re.compile(name.strip("…")))
+    expect(elsewhere.locator(".st-key-picks")).to_contain_text(re.compile(r"21:03:45 . 21:04:51 UTC\+5:30"))
 
 
 def test_on_a_narrow_screen_nothing_is_cut(page: Page, dashboard: str, archive: Path):

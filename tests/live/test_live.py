@@ -223,7 +223,11 @@ def test_doctor_knows_this_version(run: Run):
 
 def test_doctor_at_the_running_server(run: Run):
     done = subprocess.run(
-        [sys.executable, "-m", "app", "doctor", run.url, "--format", "json"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "app", "doctor", run.url, "--format", "json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     (report,) = json.loads(done.stdout)

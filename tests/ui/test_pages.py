@@ -17,7 +17,7 @@ from streamlit.testing.v1.app_test import TMP_DIR
 from analyzers.links import CHAIN
 from analyzers.model import TARGETS, Part, Stage, Target
 from app.store import Store, sql
-from app.ui import chain, draw, ledger, marks, shared, verdict, words
+from app.ui import chain, draw, first, ledger, marks, shared, verdict, words
 from app.ui.markup import Html, esc, join, link, row, tag
 from app.ui.screens import PAGES
 from app.ui.session import Pick, Recording, pick_of, scope
@@ -63,9 +63,11 @@ def plain(markup: str) -> str:
 
 @pytest.mark.parametrize("page", PAGE_NAMES)
 def test_an_empty_store_says_what_to_do(page: str):
-    shown = html(opened(page, Store()))
+    app = opened(page, Store())
+    shown = html(app) + "".join(one.value for one in app.code)
     assert "Nothing has been loaded yet." in shown
     assert "weaklink load PATH" in shown
+    assert page != "overview" or {one.value for one in app.code} == {line for _, _, line in first.WAYS}
 
 
 @pytest.mark.parametrize("name", recorded(INCIDENTS))

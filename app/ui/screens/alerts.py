@@ -19,7 +19,7 @@ from app.ui import decisions, draw, objectives
 from app.ui.markup import div, join, tag
 from app.ui.objectives import Objective
 from app.ui.session import View
-from app.ui.words import clock
+from app.ui.words import clock, zone
 
 TITLE: Final = "Alerts"
 NEW: Final = ""  # the form's "another objective"
@@ -113,7 +113,7 @@ def _silences(view: View) -> None:
     for number, silence, reason in history.silences(view.store, time.time()):
         with st.container(key=f"card-silence-{number}", horizontal=True, vertical_alignment="center"):
             named = " ".join(filter(None, (silence.slo or "all objectives", silence.severity)))
-            draw.html(div("wl-title", f"Silenced until {clock(silence.end)} UTC: {named} ({reason})"), width="content")
+            draw.html(div("wl-title", f"Silenced until {clock(silence.end)} {zone()}: {named} ({reason})"), width="content")
             st.button("End", key=f"unsilence-{number}", on_click=_unsilence, args=(view.store, number))
 
 

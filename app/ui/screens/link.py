@@ -31,6 +31,7 @@ from app.ui.words import (
     titled,
     unit,
     value,
+    zone,
 )
 
 TITLE: Final = "Link"
@@ -339,7 +340,7 @@ def _place(file: str | None, nth: float | None, *, by_line: bool) -> str:
 def _samples(rows: Sequence[Mapping[str, Any]]) -> None:
     shown = [
         {
-            "UTC": clock(one["ts"], day=True, fine=True) if one["ts"] > 1e8 else f"text {one['ts']:.0f}",
+            zone(): clock(one["ts"], day=True, fine=True) if one["ts"] > 1e8 else f"text {one['ts']:.0f}",
             "series": one["name"],
             "labels": one["labels"],
             "engine": f"{one['instance']}/{one['engine']}" if one["engine"] else one["instance"],
@@ -355,7 +356,7 @@ def _lines(lines: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> Html:
     title = div("wl-title", "Log lines that bear on it: what was read of them, with file and line (the text itself is not kept)")
     if not lines:
         return join([title, tag("p", f"None in this window. Kinds that would tell: {', '.join(kinds)}.", look="wl-soft")])
-    heads = (("UTC", ""), ("what it says", ""), ("where", ""))
+    heads = ((zone(), ""), ("what it says", ""), ("where", ""))
     found: list[Html] = []
     for kind in dict.fromkeys(one["kind"] for one in lines):
         mine = [one for one in lines if one["kind"] == kind]

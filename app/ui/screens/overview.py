@@ -11,6 +11,7 @@ from analyzers.model import Attribution, Target
 from app.ui import decisions, draw, session
 from app.ui.cards import cards
 from app.ui.chain import chain, unmeasured
+from app.ui.first import first_run
 from app.ui.ledger import ledger
 from app.ui.markup import Html, bold, div, join, link, tag
 from app.ui.onset import sentence
@@ -34,7 +35,10 @@ def page(view: View) -> None:
     """Draw the page."""
     judged, target = view.judged, view.target
     if judged is None:
-        draw.html(nothing(view))
+        if view.recordings:
+            draw.html(decisions.nothing(view))
+        else:
+            first_run()
         draw.html(unmeasured())
         return
     draw.html(answer(judged, view.pick.target, sentence(view, target) if target else None))
@@ -70,25 +74,6 @@ def servers(view: View, judged: Attribution) -> None:
     for one in judged.engines:
         draw.html(server(one, view.pick.target))
         draw.html(chain(one.targets[view.pick.target], view.link))
-
-
-def nothing(view: View) -> Html:
-    """What to do where there is nothing to judge."""
-    upload = link("upload", "Upload a bundle")
-    if view.recordings:
-        head = "No engine was observed in this window."
-        said = ["Choose another window or recording above. ", upload, " with the server's log or a recording of /metrics for it."]
-        return div("wl-answer", tag("h1", head), tag("p", *said), data_verdict="none")
-    what = ": a .zip or .tar.gz of what vLLM emits (server logs, recordings of /metrics, KV events, spans, request lines), or single files."
-    then = "Then this page says which link of the chain limits latency, by how many seconds, how sure that is, and what to try."
-    shell = [" From a shell: ", tag("code", "weaklink load PATH"), "."]
-    return div(
-        "wl-answer",
-        tag("h1", "Nothing has been loaded yet."),
-        tag("p", upload, what, *shell),
-        tag("p", then),
-        data_verdict="empty",
-    )
 
 
 # -- fleet --------------------------------------------------------------------------------------------------------------------

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import streamlit as st
 
-from app.ui import draw, over_time, session
+from app.ui import decisions, draw, over_time, session
 from app.ui.draw import COLOURS, Line, Panel
 from app.ui.marks import KINDS, MOST_MARKS, happened, marks
-from app.ui.markup import Html, bold, div, join, link, row, table, tag
+from app.ui.markup import Html, bold, div, join, row, table, tag
 from app.ui.session import View
-from app.ui.words import DASH, clock, date, length, plural, span
+from app.ui.words import DASH, clock, date, length, plural, span, zone
 
 TITLE: Final = "Timeline"
 NO_SECONDS: Final = "no request seconds in this window"
@@ -68,9 +68,7 @@ FLEET_KV: Final = (
 def page(view: View) -> None:
     """Draw the page."""
     if view.judged is None:
-        head = "No engine was observed in this window." if view.recordings else "Nothing has been loaded yet."
-        said = [link("upload", "Upload a bundle"), ", or from a shell: ", tag("code", "weaklink load PATH"), "."]
-        draw.html(div("wl-answer", tag("h1", head), tag("p", *said), data_verdict="empty"))
+        draw.html(decisions.nothing(view))
         return
     columns = view.columns("timeline", points=draw.POINTS, **view.window())
     source = "scrapes of /metrics"
@@ -144,7 +142,7 @@ def _baseline(view: View, low: float, high: float) -> None:
 def events(happened: Sequence[Mapping[str, Any]]) -> Html:
     """What happened, as a table with the place in the log."""
     more = f" (the first {MOST_MARKS} of {len(happened)})" if len(happened) > MOST_MARKS else ""
-    heads = (("when", ""), ("event", ""), ("what it says", ""), ("where", ""))
+    heads = ((zone(), ""), ("event", ""), ("what it says", ""), ("where", ""))
     return join([div("wl-title", f"What happened{more}"), table(heads, [_event(one) for one in happened[:MOST_MARKS]])])
 
 

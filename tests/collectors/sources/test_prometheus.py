@@ -180,7 +180,9 @@ def test_other_names_two_jobs_odd_labels_and_gaps(tmp_path: Path):
             found = {(one.instance, one.prefix): one for one in find(made, server, start, end)}
         said = pulled(url, start, end, store)
         gaps = store.rows("SELECT count(*) FROM scrape WHERE instance = '127.0.0.1:2' AND NOT ok")[0][0]
-        odd_labels = store.rows("SELECT count(*) FROM series WHERE (contains(labels, 'pod') OR contains(labels, 'job')) AND instance <> 'router:80'")[0][0]
+        odd_labels = store.rows(
+            "SELECT count(*) FROM series WHERE (contains(labels, 'pod') OR contains(labels, 'job')) AND instance <> 'router:80'"
+        )[0][0]
         engines = {one.instance: one.targets["ttft"].measured_s for one in attribution_for(store).engines}
         doubled = twice(store)
         routed = store.rows("SELECT DISTINCT instance, router, target FROM router_series WHERE target <> '' ORDER BY ALL")

@@ -140,7 +140,9 @@ def test_spans_are_taken_beside_the_scrapes(tmp_path: Path):
     assert b"secret" not in member(out, "spans.jsonl.gz")
     with Store() as store:
         load(store, [out])
-        assert store.rows("SELECT count(*), count(ttft_s), count(output_tokens), count(DISTINCT pid) FROM request") == [(2, 2, 2, 2)]
+        assert store.rows("SELECT count(*), count(ttft_s), count(output_tokens), count(DISTINCT pid) FROM request") == [
+            (2, 2, 2, 2)
+        ]
 
 
 def test_a_port_that_is_taken_is_said_before_anything_is_recorded(tmp_path: Path):

@@ -81,7 +81,9 @@ def test_what_was_asked_for_and_never_answered_is_told():
 def test_a_log_that_is_sent():
     with Store() as store:
         put_log(store, "log -", "h:1", (ROOT / "sample_data/formats/vllm_log/good/json-0.33.log").read_bytes(), 100, {})
-        ((last,),) = store.rows("SELECT max(ts) FROM (SELECT ts FROM stat UNION ALL SELECT ts FROM step UNION ALL SELECT ts FROM event)")
+        ((last,),) = store.rows(
+            "SELECT max(ts) FROM (SELECT ts FROM stat UNION ALL SELECT ts FROM step UNION ALL SELECT ts FROM event)"
+        )
         (lately,) = sources(store, last + 5)
         (long_ago,) = sources(store, last + 500)
     assert (lately.kind, lately.name, lately.instance, lately.state, lately.lag_s) == ("tail", "-", "h:1", "ok", pytest.approx(5))
