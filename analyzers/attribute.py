@@ -111,7 +111,7 @@ def _with_twin(target: Target, replay: WhatIf) -> Target:
     if target.measured_s is None:
         return target
     gate = ", ".join(f"{name} {value:.2f}" for name, value in replay.gate.items())
-    if not replay.holds:
+    if not replay.holds_of[target.name]:
         return replace(
             target,
             conditions=(

@@ -32,7 +32,8 @@ class Books:
     """One engine's accounting, seconds per finished request.
 
     stages measured means · queue by reason (kv slots deferred budget step stall unread) · prefill own/extra/others ·
-    decode base/batch/prompts/requeue/recompute/beside/stall · dwell_s wait in the engine's input queue (inside FRONTEND).
+    decode base/batch/prompts/requeue/recompute/beside/stall · dwell_s the part of in_flight_s, the wait for the step in flight
+    (inside FRONTEND), that prompts in that step cause.
     """
 
     engine: Engine
@@ -48,6 +49,7 @@ class Books:
     decode: Mapping[str, float]
     dwell_s: float
     frontend_nominal_s: float
+    in_flight_s: float = 0.0
     scale: float = 1.0
     little: float = math.nan
     gauges_hold: bool = True
@@ -89,7 +91,7 @@ def books(
         recomputed = (recomputed_tokens, *recomputed[1:])
     requeue = _requeue(engine)
     queue, seen = _queue(waited or engine, mean["queue"], hits, hold or waited is not None, windows, model)
-    dwell = _dwell(windows, model, stages[Stage.FRONTEND] - frontend_nominal_s)
+    in_flight, dwell = _in_flight(windows, model, stages[Stage.FRONTEND], frontend_nominal_s)
     decode, scale, stalls = _decode(engine, windows, model, mean["decode"], n, recomputed[0], requeue)
     stall = decode.get("stall", 0.0)
     if stall > 0 and mean["decode"] > 0:  # the same stalls hold up who waits, in proportion
@@ -138,6 +140,7 @@ def books(
         decode=decode,
         dwell_s=dwell,
         frontend_nominal_s=frontend_nominal_s,
+        in_flight_s=in_flight,
         scale=scale,
         little=little,
         gauges_hold=hold,
@@ -322,20 +325,27 @@ def _mean_step(windows: Rows | None, model: StepModel) -> float:
     return float(np.quantile(windows.dt[some] / windows.n[some], 0.1))
 
 
-def _dwell(windows: Rows | None, model: StepModel, most: float) -> float:
-    """Wait in the engine's input queue for the step in flight, seconds per request.
+def _in_flight(windows: Rows | None, model: StepModel, frontend: float, nominal: float) -> tuple[float, float]:
+    """Wait in the engine's input queue for the step in flight, seconds per request: all of it, and what prompts add to it.
 
-    QUEUED is stamped between steps, so this wait reads as front end but belongs to what fills the steps: the mean
-    residual of the step beyond its batch, as arrivals meet it.
+    QUEUED is stamped between steps, so this wait reads as front end. Who arrives in a step waits for half of it, and long steps
+    meet more arrivals: the few with prompts count by their squares. An engine with a line is never idle: what its steps took beyond
+    plain ones is prompts, too (such as no counter has, computed again after preemptions). What prompts add is no more than the
+    front end beyond its nominal seconds.
     """
     if windows is None or not model.ok:
-        return 0.0
-    per = np.maximum(windows.n, 1e-9)
-    step = np.minimum(windows.dt / np.maximum(windows.n, 1.0), 1.0)
-    held = np.maximum(step - model.a - model.c * windows.decode / per, 0.0) / 2
+        return 0.0, 0.0
+    plain = model.a + model.c * windows.decode / np.maximum(windows.n, 1e-9)
+    mixed, prompts = np.clip(windows.mixed, 0.0, windows.n), _prompts_s(windows, model)
+    prompts = np.where(windows.busy & (windows.waiting > 0), np.maximum(prompts, windows.dt - windows.n * plain), prompts)
+    total = np.maximum(windows.n * plain + prompts, 1e-9)
+    long = plain + prompts / np.maximum(mixed, 1.0)
+    squares = np.maximum(windows.n - mixed, 0.0) * plain**2 + mixed * long**2
+    slower = np.where(windows.busy, np.clip(windows.dt / total, 0.0, 3.0), 1.0)
     weight = np.maximum(windows.arrivals, 0.0)
-    mean = float((weight * held).sum() / max(1.0, weight.sum()))
-    return min(mean, max(0.0, most))
+    whole, alone = (float((weight * x * slower).sum() / max(1.0, weight.sum())) for x in (squares / total / 2, plain / 2))
+    dwell = min(max(whole - alone, 0.0), max(0.0, frontend - nominal))
+    return min(alone + dwell, max(0.0, frontend)), dwell
 
 
 def _prefill(engine: Engine, model: StepModel, hits: Hits, mean: float) -> dict[str, float]:
@@ -409,7 +419,7 @@ def _by_window(windows: Rows, model: StepModel) -> tuple[float, float, float]:
     per = decode / np.maximum(n, 1e-9)
     base = model.a * n + model.c * np.minimum(decode, n)
     batch = model.c * np.maximum(decode - n, 0.0)
-    prompts = model.b * windows.prompt + model.q * windows.pairs + model.extra + model.mixed_s * windows.mixed
+    prompts = _prompts_s(windows, model)
     total = base + batch + prompts
     busy = np.where(windows.busy, windows.dt, np.minimum(windows.dt, total))
     factor = np.clip(busy / np.maximum(total, 1e-9), 0.0, 3.0)
@@ -419,6 +429,12 @@ def _by_window(windows: Rows, model: StepModel) -> tuple[float, float, float]:
         else per
     )
     return float((per * base * factor).sum()), float((per * batch * factor).sum()), float((beside * prompts * factor).sum())
+
+
+def _prompts_s(windows: Rows, model: StepModel) -> Array:
+    """Seconds that prompts add to the steps of each window."""
+    extra = model.extra if len(model.extra) == len(windows.dt) else 0.0
+    return np.asarray(model.b * windows.prompt + model.q * windows.pairs + extra + model.mixed_s * windows.mixed)
 
 
 def logged_stalls(engine: Engine, model: StepModel) -> list[tuple[float, float, float]] | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -172,7 +172,8 @@ def replayed(case: Case, at: int, setup: Setup, engines: int = 1) -> Result:
         queue, prefill, decode = (
             np.concatenate(each) for each in ([p.queue for p in parts], [p.prefill for p in parts], [p.decode for p in parts])
         )
-        case.done[key] = Result(queue, prefill, decode, sum(p.preemptions for p in parts))
+        delay = sum(p.delay * len(p.queue) for p in parts) / max(1, len(queue))
+        case.done[key] = Result(queue, prefill, decode, sum(p.preemptions for p in parts), delay)
     return case.done[key]
 
 
@@ -185,15 +186,7 @@ def _every(load: Load, first: int, step: int) -> Load:
         if load.client is None
         else np.flatnonzero(load.client.astype(int) % step == first)
     )
-    return replace(
-        load,
-        arrival=load.arrival[keep],
-        prompt=load.prompt[keep],
-        output=load.output[keep],
-        client=None if load.client is None else load.client[keep],
-        gap_s=None if load.gap_s is None else load.gap_s[keep],
-        seen=None,
-    )
+    return load.only(keep)
 
 
 def between(low: Mapping[str, Effect] | None, high: Mapping[str, Effect] | None) -> dict[str, Effect] | None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from analyzers import steps
 from analyzers.books import Books, cap_of, logged_stalls
+from analyzers.hits import FOUND_NOTHING
 from analyzers.model import Array, Stage
 from analyzers.steps import StepModel
 
@@ -36,9 +37,32 @@ class Load:
     prompt: Array
     output: Array
     how: str
+    start: float = math.nan  # the instant of arrival 0; NaN: unknown
     client: Array | None = None
     gap_s: Array | None = None
-    seen: Mapping[str, Array] | None = None  # measured queue, prefill, decode of each request, where known
+    hit: Array | None = None  # share of its prompt that each request found in the cache; None: all found as much
+    delay: Array | None = None  # seconds in the API server beyond the nominal ones, before the engine sees the request
+    seen: Mapping[str, Array] | None = (
+        None  # measured queue (with the mean wait for the step in flight), prefill, decode, where known
+    )
+
+    def only(self, keep: Array) -> "Load":
+        """The chosen requests (a mask, or their numbers), without what was measured of them."""
+
+        def some(values: Array | None) -> Array | None:
+            return None if values is None else values[keep]
+
+        return replace(
+            self,
+            arrival=self.arrival[keep],
+            prompt=self.prompt[keep],
+            output=self.output[keep],
+            client=some(self.client),
+            gap_s=some(self.gap_s),
+            hit=some(self.hit),
+            delay=some(self.delay),
+            seen=None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +83,11 @@ class Setup:
     watermark: int = 0
     long_threshold: int = ENDLESS  # prompt tokens of one request a step, at most
     hit: float = 0.0
+    hit_now: float = 0.0  # as measured; `hit` may be better
     hit_shared: float = 0.0
     hit_endless: float = 0.0
     tokens_per_step: float = 1.0  # with speculative decoding: accepted length
+    instant: bool = False  # the API server hands requests over without delay
     pool: bool = False  # prompts of others computed on an ideal separate pool
     alone: bool = False  # a decode step costs what one sequence costs
     stalls: tuple[tuple[float, float], ...] = ()
@@ -87,6 +113,7 @@ class Result:
     prefill: Array
     decode: Array
     preemptions: int
+    delay: float = 0.0  # mean seconds before the engine
 
     def mean(self, name: str, output: Array | None = None) -> float:
         """Mean seconds of a stage, of "ttft" (queue + prefill), "e2e", or "tpot" (needs the output tokens)."""
@@ -108,8 +135,11 @@ class _Run:
         n = len(load.arrival)
         self.n = n
         self.prompt, self.output = load.prompt.astype(int).tolist(), np.maximum(load.output, 1).astype(int).tolist()
-        self.arrival = load.arrival.tolist()
+        reached = load.arrival if load.delay is None or setup.instant else load.arrival + load.delay
+        self.arrival = reached.tolist()
+        self.delay = float((reached - load.arrival).mean()) if n else 0.0
         self.load = load
+        self.hit = _hits_by_request(load, setup)
         self.waiting: deque[int] = deque()
         self.running: list[int] = []
         self.prefilling: deque[int] = deque()
@@ -129,7 +159,7 @@ class _Run:
 
     def _queue_arrivals(self, load: Load) -> None:
         if load.client is None or load.gap_s is None:
-            self.next_arrival = [(t, i) for i, t in enumerate(self.arrival)]
+            self.next_arrival = sorted((t, i) for i, t in enumerate(self.arrival))
             self.follow: dict[int, int] = {}
             return
         last: dict[int, int] = {}
@@ -196,7 +226,7 @@ class _Run:
             self.running.append(i)
             if math.isnan(self.scheduled[i]):
                 self.scheduled[i] = self.now
-            cached = min(int(s.hit * (self.prompt[i] if self.emitted[i] == 0 else total)), total - 1)
+            cached = min(int((self.hit[i] if self.emitted[i] == 0 else s.hit) * total), total - 1)
             self.context[i], self.left[i] = cached, total - cached
             if s.pool:
                 self.to_pool(i)
@@ -348,7 +378,32 @@ class _Run:
             np.where(ok, first - scheduled, zero),
             np.where(ok, last - first, zero),
             self.preemptions,
+            self.delay,
         )
+
+
+def _hits_by_request(load: Load, setup: Setup) -> list[float]:
+    """Share of its prompt that each request finds: what it found, and what hits better than `hit_now` add.
+
+    A prefix is there or not: better hits turn requests that found nothing into such that find what the others do, the last ones
+    first (the first ones met an empty cache). What is then left is found by all.
+    """
+    if load.hit is None:
+        return [setup.hit] * len(load.arrival)
+    shares, prompt = load.hit.copy(), load.prompt.astype(float)
+    some = shares > 0
+    found = float(np.average(shares[some], weights=prompt[some])) if some.any() else 0.0
+    more = (setup.hit - setup.hit_now) * float(prompt.sum())
+    for i in np.flatnonzero(~some)[::-1].tolist() if found else ():
+        if more < found * prompt[i] / 2:
+            break
+        shares[i] = found
+        more -= found * prompt[i]
+    if more < 0:
+        shares = shares * (setup.hit / setup.hit_now)
+    elif more > 0:
+        shares = np.minimum(shares + more / max(float(prompt.sum()), 1.0), np.maximum(shares, 0.99))
+    return [float(x) for x in shares]
 
 
 def simulate(load: Load, setup: Setup) -> Result:
@@ -367,11 +422,19 @@ def load_of(books: Books, seed: int = 0) -> Load | None:
             order = np.argsort(req["arrival_ts"][ok], kind="stable")
             take = {name: req[name][ok][order] for name in ("arrival_ts", "prompt_tokens", "output_tokens")}
             seen = {name: req[f"{name}_s"][ok][order] for name in ("queue", "prefill", "decode")}
+            seen["queue"] = seen["queue"] + books.in_flight_s
+            cached = req["cached_tokens"][ok][order]
+            hit = np.clip(cached / np.maximum(take["prompt_tokens"], 1), 0.0, 1.0)
+            before = (req["ttft_s"] - req["queue_s"] - req["prefill_s"])[ok][order] - books.dwell_s - books.frontend_nominal_s
+            slow = _slow_s(books) > 0 and bool(np.isfinite(before).all())
             return Load(
                 take["arrival_ts"] - take["arrival_ts"][0],
                 np.maximum(take["prompt_tokens"], 1),
                 np.maximum(take["output_tokens"], 1),
                 "request records",
+                start=float(take["arrival_ts"][0]),
+                hit=np.where(hit < FOUND_NOTHING, 0.0, hit) if np.isfinite(cached).all() else None,
+                delay=np.maximum(before, 0.0) if slow else None,
                 seen=seen if all(np.isfinite(x).all() for x in seen.values()) else None,
             )
     return _drawn(books, np.random.default_rng(seed))
@@ -406,12 +469,39 @@ def _drawn(books: Books, rng: np.random.Generator) -> Load | None:
     p = local * _log_normal(rng, m, math.sqrt(max(0.0025, cv**2 - between**2)))
     o = output * _log_normal(rng, m, max(cv_out, 0.02))
     arrival = np.array(times)
+    delay = _delay_by_interval(books, arrival)
+    if delay is not None:
+        order = np.argsort(arrival - delay, kind="stable")
+        arrival, delay, p, o = (arrival - delay)[order], delay[order], p[order], o[order]
     return Load(
         arrival - arrival[0],
         np.maximum(2, p * prompt / p.mean()).astype(int),
         np.maximum(1, np.rint(o)).astype(int),
         "arrivals per interval, drawn lengths",
+        start=float(arrival[0]) if bool(np.all(row["timed"].astype(bool))) else math.nan,
+        delay=delay,
     )
+
+
+def _slow_s(books: Books) -> float:
+    """Mean seconds in a slow API server, neither nominal nor the wait for the step in flight; 0 where that wait may be all of it."""
+    beyond = books.stages[Stage.FRONTEND] - books.dwell_s - books.frontend_nominal_s
+    return beyond if beyond > books.frontend_nominal_s + 2 * books.in_flight_s else 0.0
+
+
+def _delay_by_interval(books: Books, reached: Array) -> Array | None:
+    """Seconds in the API server of requests that reach the engine at these times; None where they are nominal.
+
+    The gauges count a request from when the engine has it. Each interval's TTFT beyond the engine's mean says how long it had
+    been on its way, scaled to the mean.
+    """
+    row, beyond = books.engine.interval, _slow_s(books)
+    if not beyond:
+        return None
+    n, s = np.nan_to_num(row["ttft_n"]), np.nan_to_num(row["ttft_s"])
+    some, inside = n >= 1, books.stages[Stage.QUEUE] + books.stages[Stage.PREFILL]
+    delay = np.interp(reached, row["ts"][some] - inside, np.maximum(s[some] / n[some] - inside, 0.0))
+    return np.asarray(delay * beyond / delay.mean()) if delay.mean() > 0 else None
 
 
 def _log_normal(rng: np.random.Generator, m: int, cv: float) -> Array:
@@ -432,9 +522,9 @@ def setup_of(books: Books, load: Load) -> Setup:
     span = float(load.arrival[-1]) if len(load.arrival) else 0.0
     count, length = books.stalls
     logged = logged_stalls(books.engine, books.model) or []
-    start = _start(books)
+    start = load.start
     stalls = (
-        tuple((when - start, length) for when, length, _ in logged if when > start)
+        tuple((when - length - start, length) for when, length, _ in logged if when - length > start)  # stamps are of its end
         if logged and math.isfinite(start)
         else tuple((span * (k + 0.5) / max(1, round(count)), length) for k in range(round(count)))
     )
@@ -451,6 +541,7 @@ def setup_of(books: Books, load: Load) -> Setup:
         blocks=_pool_blocks(books, load, blocks, size, now) if math.isfinite(blocks) else ENDLESS,
         block_size=size,
         hit=now,
+        hit_now=now,
         hit_shared=max(now, hits.shared if math.isfinite(hits.shared) else now),
         hit_endless=max(now, hits.endless if math.isfinite(hits.endless) else now),
         stalls=stalls,
@@ -458,20 +549,6 @@ def setup_of(books: Books, load: Load) -> Setup:
         if books.engine.total.get("draft_n")
         else 1.0,
     )
-
-
-def _start(books: Books) -> float:
-    """Instant of the first arrival, to which a load's seconds are relative; NaN where it is unknown."""
-    arrival = books.engine.request.get("arrival_ts", np.zeros(0))
-    if np.isfinite(arrival).any():
-        return float(np.nanmin(arrival))
-    row = books.engine.interval
-    came = (
-        np.flatnonzero(np.nan_to_num(row["running"] + row["waiting"] + row["e2e_n"]) > 0)
-        if len(row.get("ts", ()))
-        else np.zeros(0, int)
-    )
-    return float(row["ts"][came[0]] - row["dt_s"][came[0]]) if len(came) else math.nan
 
 
 def _pool_blocks(books: Books, load: Load, blocks: float, size: int, now: float) -> int:
@@ -501,6 +578,12 @@ class Twin:
         """True where the replay meets what was measured."""
         return all(GATE[0] <= value <= GATE[1] for value in self.gate.values() if math.isfinite(value))
 
+    def meets(self, target: str) -> bool:
+        """True where the replay meets what was measured of one target."""
+        names = {"ttft": ("queue", "prefill"), "tpot": ("decode",), "e2e": ("queue", "prefill", "decode")}[target]
+        measured = sum(self.measured[name] for name in names)
+        return measured <= 0 or GATE[0] <= sum(self.base.mean(name) for name in names) / measured <= GATE[1]
+
     def saved(self, setup: Setup, name: str) -> float:
         """Seconds of a target (or "queue", "prefill", "decode") that a changed engine saves, anchored on the measured means."""
         return self.difference(simulate(self.load, setup), name)
@@ -512,6 +595,7 @@ class Twin:
         engine = self.measured["queue"] + self.measured["prefill"]
         of_wait = wait * engine / max(self.base.mean("queue") + self.base.mean("prefill"), 1e-9)
         of_decode = decode * self.measured["decode"] / max(self.base.mean("decode"), 1e-9)
+        of_wait += self.base.delay - other.delay
         if name == "ttft":
             return of_wait
         if name == "tpot":
@@ -521,8 +605,8 @@ class Twin:
 
 def twin_of(books: Books, seed: int = 0) -> Twin | None:
     """Build and calibrate the twin of one engine's window; None without a step model or a load."""
-    if not books.model.ok:
-        return None
+    if not books.model.ok or steps.number(books.engine.facts.get("api_servers"), 1.0) > 1:
+        return None  # several API servers: steps are estimated
     load = load_of(books, seed)
     if load is None or len(load.arrival) < 2:
         return None
@@ -538,7 +622,12 @@ def twin_of(books: Books, seed: int = 0) -> Twin | None:
             break
         factor *= min(max(want / max(got, 1e-9), 0.8), 1.25) ** 0.6
     _, factor, base = min(tried, key=lambda item: item[0])
-    measured = {"queue": books.stages[Stage.QUEUE], "prefill": books.stages[Stage.PREFILL], "decode": books.stages[Stage.DECODE]}
+    # the replay's queue begins at arrival; vLLM's between steps: the wait for the step in flight reads as front end
+    measured = {
+        "queue": books.stages[Stage.QUEUE] + books.in_flight_s,
+        "prefill": books.stages[Stage.PREFILL],
+        "decode": books.stages[Stage.DECODE],
+    }
     engine = measured["queue"] + measured["prefill"]
     gate = {
         "ttft": (base.mean("queue") + base.mean("prefill")) / engine if engine > 0 else math.nan,
@@ -557,11 +646,19 @@ def without_long(twin: Twin, times: float = 6.0, setup: Setup | None = None) -> 
     if not long.any() or long.all():
         return None
     keep = ~long
-    seen = {name: float(x[keep].mean()) for name, x in twin.load.seen.items()} if twin.load.seen else dict(twin.measured)
-    rest = replace(
-        twin.load, arrival=twin.load.arrival[keep], prompt=twin.load.prompt[keep], output=twin.load.output[keep], seen=None
-    )
+    before = 0.0 if twin.load.delay is None else float(twin.load.delay[keep].mean())
+    part = Result(twin.base.queue[keep], twin.base.prefill[keep], twin.base.decode[keep], 0, before)
+    if twin.load.seen:
+        seen = {name: float(x[keep].mean()) for name, x in twin.load.seen.items()}
+    else:  # as much more or less than the replay as all requests were
+        wait = (twin.measured["queue"] + twin.measured["prefill"]) / max(twin.base.mean("ttft"), 1e-9)
+        decode = twin.measured["decode"] / max(twin.base.mean("decode"), 1e-9)
+        seen = {
+            "queue": wait * part.mean("queue"),
+            "prefill": wait * part.mean("prefill"),
+            "decode": decode * part.mean("decode"),
+        }
+    rest = twin.load.only(keep)
     other = simulate(rest, setup or twin.setup)
-    part = Result(twin.base.queue[keep], twin.base.prefill[keep], twin.base.decode[keep], 0)
     shorter = replace(twin, load=rest, base=part, measured=seen)
     return {name: shorter.difference(other, name) for name in ("ttft", "e2e", "tpot")}

@@ -35,6 +35,7 @@ class WhatIf:
 
     gate: Mapping[str, float]
     holds: bool
+    holds_of: Mapping[str, bool]  # by target
     load: str
     saves: Mapping[str, Mapping[str, float]]
     last: Mapping[str, Mapping[str, float]]
@@ -88,6 +89,7 @@ def what_if(books: Books, seed: int = 0, slo: Mapping[str, float] | None = None)
     return WhatIf(
         gate=twin.gate,
         holds=twin.holds,
+        holds_of={t: twin.meets(t) for t in names},
         load=twin.load.how,
         saves=first,
         last=last,
@@ -101,6 +103,8 @@ def what_if(books: Books, seed: int = 0, slo: Mapping[str, float] | None = None)
 
 def _does(name: str, replays: _Replays) -> bool:
     """False where fixing a link changes nothing of the engine (it has no such limit)."""
+    if name == "frontend":
+        return replays.twin.load.delay is not None
     return bool(replays.fixes[name](replays.twin.setup) != replays.twin.setup)
 
 
@@ -121,7 +125,8 @@ def _shapley(replays: _Replays, tier: Sequence[str], given: Sequence[str], targe
 
 def _outside(books: Books, target: str) -> float:
     """Mean seconds of a target that lie outside the engine: no replay changes them, every request has them."""
-    return sum(books.stages[stage] for stage in TARGETS[target] if stage in {Stage.FRONTEND, Stage.OUTPUT})
+    held = books.in_flight_s if Stage.FRONTEND in TARGETS[target] else 0.0
+    return sum(books.stages[stage] for stage in TARGETS[target] if stage in {Stage.FRONTEND, Stage.OUTPUT}) - held
 
 
 def _met_by(replays: _Replays, links: Sequence[str], faults: Sequence[str], target: str, limit_s: float) -> dict[str, float]:

@@ -52,7 +52,7 @@ def transfer_s(case: Case, bandwidth: float) -> float:
     def of(books: Books) -> float:
         tokens, loads = loaded(books)
         each = kv_bytes(books.engine) * max(1.0, steps.number(books.engine.facts.get("tensor_parallel"), 1.0))
-        step = books.model.a if books.model.ok else 0.0
+        step = 2 * books.in_flight_s  # a wait for the end of a step is half of one, and long ones meet more of them
         return tokens * each / bandwidth + loads * PINNED * step
 
     return case.mean(of)

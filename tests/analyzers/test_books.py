@@ -380,10 +380,14 @@ def test_without_step_costs_prefill_and_decode_are_unread():
 
 # -- input dwell -------------------------------------------------------------------------------------------------------------
 def test_the_wait_for_the_step_in_flight_is_what_prompts_fill_of_it():
-    # a step lasts 0.06 longer for prompts every second / n: half of prompt seconds a step
+    # 5 prompts a second of 0.012 s: a twentieth of the steps is twice as long, meets twice the arrivals and holds each twice as long
     accounts = steady(frontend_s=0.5)
-    n = (1 - 0.06) / (A + C * accounts.stages[Stage.DECODE] * 5)
-    assert accounts.dwell_s == pytest.approx(0.06 / n / 2, rel=0.05)
+    plain = A + C * accounts.stages[Stage.DECODE] * 5
+    n = (1 - 0.06) / plain
+    mixed = n * (1 - math.exp(-5 / n))  # some steps have two prompts
+    squares = (n - mixed) * plain**2 + mixed * (plain + 0.06 / mixed) ** 2
+    assert accounts.in_flight_s == pytest.approx(squares / 2, rel=0.05)
+    assert accounts.dwell_s == pytest.approx(squares / 2 - plain / 2, rel=0.05)
 
 
 def test_the_dwell_is_no_more_than_the_front_end_beyond_its_nominal_12_ms():
@@ -509,10 +513,12 @@ def test_what_scrapes_show_of_a_replayed_engine_is_accounted_as_it_happened():
     }
     assert {stage: accounts.stages[stage] for stage in truth} == pytest.approx(truth)
     assert accounts.gauges_hold
-    # a request waits 6 ms for the step in flight; what fills it beyond its batch, half of a prompt's 12 ms in every sixth step, is dwell
-    dwell = run.stage("queue").mean() - queued
-    assert accounts.stages[Stage.FRONTEND] == pytest.approx(0.02 + dwell)
-    assert 0 < accounts.dwell_s < dwell
+    # a request waits 6 ms for the step in flight; what prompts, 12 ms each in one step of 14, add to that wait is dwell
+    waited = run.stage("queue").mean() - queued
+    assert accounts.stages[Stage.FRONTEND] == pytest.approx(0.02 + waited)
+    assert accounts.in_flight_s == pytest.approx(waited, rel=0.1)
+    plain = sum(s.end - s.start - B * s.tokens for s in run.steps) / len(run.steps)
+    assert accounts.dwell_s == pytest.approx(waited - plain / 2, rel=0.25)
 
 
 def test_decode_seconds_beside_prompts_are_those_that_happened():

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from analyzers.attribute import attribute
@@ -10,7 +11,7 @@ from analyzers.books import Books, books
 from analyzers.links import CHAIN, by_name
 from analyzers.model import Engine
 from analyzers.segments import segments
-from analyzers.twin import ENDLESS, Load, Setup
+from analyzers.twin import ENDLESS, Load, Setup, twin_of
 from analyzers.whatif import LOAD_TIER, WhatIf, what_if
 
 from .engines import adds_up, engine_of, fleet, window_of
@@ -56,6 +57,7 @@ def test_without_step_costs_nothing_is_replayed():
         ("prefill_backlog", Setup(1, 1, 1), "pool", True),
         ("decode_batch", Setup(1, 1, 1), "alone", True),
         ("engine_stall", Setup(1, 1, 1, stalls=((1.0, 2.0),)), "stalls", ()),
+        ("frontend", Setup(1, 1, 1), "instant", True),
     ],
 )
 def test_a_link_is_fixed_by_taking_its_limit_away(link: str, before: Setup, field: str, after: object):
@@ -183,7 +185,9 @@ def test_outside_the_gate_the_books_speak_alone_and_that_is_said(monkeypatch: py
     assert accounts is not None
     replayed = what_if(accounts)
     assert replayed is not None
-    outside = replace(replayed, gate={"ttft": 1.4, "decode": 1.0}, holds=False)
+    outside = replace(
+        replayed, gate={"ttft": 1.4, "decode": 1.0}, holds=False, holds_of=dict.fromkeys(("ttft", "tpot", "e2e"), False)
+    )
 
     def instead(_: Books, **__: object) -> WhatIf:
         return outside
@@ -198,10 +202,57 @@ def test_outside_the_gate_the_books_speak_alone_and_that_is_said(monkeypatch: py
     assert twin.engines[0].what_if is outside
 
 
+def test_the_gate_is_of_each_target(monkeypatch: pytest.MonkeyPatch):
+    # a replay whose wait is off by a half, where decoding is nearly all: its word counts for TPOT and E2E, not for TTFT
+    accounts = books(seen(HEALTHY))
+    assert accounts is not None
+    twin = twin_of(accounts)
+    assert twin is not None
+    wait = replace(twin.base, queue=twin.base.queue * 1.5, prefill=twin.base.prefill * 1.5)
+    monkeypatch.setattr("analyzers.whatif.twin_of", lambda *_: replace(twin, base=wait))
+    found = what_if(accounts)
+    assert found is not None
+    assert found.holds_of == {"ttft": False, "tpot": True, "e2e": True}
+
+
+def test_with_several_api_servers_steps_are_estimated_and_nothing_is_replayed():
+    accounts = books(seen(HEALTHY, facts={"api_servers": 2}))
+    assert accounts is not None
+    assert what_if(accounts) is None
+
+
+def test_fixing_a_slow_api_server_saves_its_seconds_and_what_its_bunching_costs():
+    # requests come evenly; the server hands them over in bunches, 2 s late on average
+    even = replace(LOAD, arrival=np.arange(len(LOAD.arrival)) / 6)
+    late = np.ceil(even.arrival / 4 + 1e-9) * 4 - even.arrival
+    bunched, direct = replay(replace(even, arrival=even.arrival + late), HEALTHY), replay(even, HEALTHY)
+    engine = observed(bunched, spans=True)
+    before = 0.004 + late
+    waited = {"ttft_s": engine.request["ttft_s"] + late, "e2e_s": engine.request["e2e_s"] + late}
+    engine = replace(
+        engine,
+        request={**engine.request, **waited, "arrival_ts": engine.request["arrival_ts"] - late},
+        total={**engine.total, **{name: float(values.sum()) for name, values in waited.items()}},
+    )
+    truth = before.mean() - 0.004 + sum(bunched.stage(s).mean() - direct.stage(s).mean() for s in ("queue", "prefill"))
+    found = of(engine)
+    assert truth > 2.0
+    assert found.saves["ttft"]["frontend"] == pytest.approx(truth, rel=0.05)
+    assert found.parts["ttft"]["frontend"] == pytest.approx(found.saves["ttft"]["frontend"])
+
+
 def test_every_link_that_has_a_fix_changes_a_setup_or_leaves_it():
     setup = Setup(0.01, 1e-5, 1e-5, slots=4, blocks=100, hit_shared=0.2, hit_endless=0.3, stalls=((1.0, 1.0),))
     fixes = {m.LINK.name: m.fix(setup) for m in CHAIN if hasattr(m, "fix")}
-    assert set(fixes) == {"slots", "prefill_backlog", "prefix_cache_miss", "kv_eviction", "decode_batch", "engine_stall"}
+    assert set(fixes) == {
+        "frontend",
+        "slots",
+        "prefill_backlog",
+        "prefix_cache_miss",
+        "kv_eviction",
+        "decode_batch",
+        "engine_stall",
+    }
     assert all(fixed != setup for fixed in fixes.values())
     for module in CHAIN:
         if hasattr(module, "fix"):
