@@ -460,6 +460,13 @@ def logged_stalls(engine: Engine, model: StepModel) -> list[tuple[float, float, 
     ]
 
 
+def _largest_step(engine: Engine, budget: float) -> float:
+    """The most tokens that a step had, by the histogram of tokens per step; the budget where that is not exported."""
+    le, count = engine.bucket.get("vllm:iteration_tokens_total", (np.zeros(0), np.zeros(0)))
+    seen = le[count > 0] if len(le) else le
+    return min(budget, float(seen.max())) if len(seen) else budget
+
+
 def _stalls(engine: Engine, windows: Rows, model: StepModel) -> tuple[float, float, float]:
     """Stalls: (count, seconds each, request seconds): token gaps above twice the largest modelled step, less preemptions."""
     logged = logged_stalls(engine, model)
@@ -470,10 +477,11 @@ def _stalls(engine: Engine, windows: Rows, model: StepModel) -> tuple[float, flo
     if not len(le):
         return 0.0, 0.0, 0.0
     prompt, _, cv, _ = steps.lengths(engine)
+    tokens = _largest_step(engine, model.budget)
     most = (
         model.a
-        + model.b * model.budget
-        + model.q * model.budget * min(prompt * (1 + cv), 4 * model.budget)
+        + model.b * tokens
+        + model.q * tokens * min(prompt * (1 + cv), 4 * tokens)
         + model.launch_s
         + model.mixed_s
         + model.c * float(windows.running.max(initial=1.0))

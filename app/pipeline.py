@@ -48,6 +48,7 @@ _BUCKETS: Final = (
     "request_generation_tokens",
     "e2e_request_latency_seconds",
     "time_per_output_token_seconds",
+    "iteration_tokens_total",
 )
 
 

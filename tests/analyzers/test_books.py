@@ -431,6 +431,18 @@ def test_gaps_that_a_full_budget_explains_are_no_stalls():
     assert of(stalled(40.0, 0.3), model=model_of()).stalls == (0.0, 0.0)
 
 
+def test_gaps_that_the_largest_step_seen_does_not_explain_are_stalls():
+    # no step had more than 1024 tokens: 0.03 s, and gaps of 0.2 to 0.3 s are far above twice that
+    few = stalled(40.0, 0.3)
+    steps = {"vllm:iteration_tokens_total": (np.array([256.0, 1024.0, 8192.0, math.inf]), np.array([5000.0, 300.0, 0.0, 0.0]))}
+    accounts = of(replace(few, bucket={**few.bucket, **steps}), model=model_of())
+    assert accounts.stalls[1] == pytest.approx(math.sqrt(0.2 * 0.3))
+    assert accounts.decode["stall"] == pytest.approx(40 * math.sqrt(0.2 * 0.3) / accounts.engine.total["e2e_n"])
+    # one step above all edges: the budget is the most it can have had
+    steps = {"vllm:iteration_tokens_total": (np.array([1024.0, math.inf]), np.array([5300.0, 1.0]))}
+    assert of(replace(few, bucket={**few.bucket, **steps}), model=model_of()).stalls == (0.0, 0.0)
+
+
 def test_a_gap_of_one_sequence_is_less_than_a_stall():
     assert of(stalled(3.0), model=model_of()).stalls == (0.0, 0.0)  # 3 gaps of more than 6 sequences at once
 
