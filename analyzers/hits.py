@@ -1,7 +1,7 @@
 """Prefix hits: what the cache gave, and what sharing or endless capacity would have given (attribution.md section 2.3)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -12,6 +12,10 @@ from analyzers.model import Engine, Refusal
 LONG_PROMPT_TOKENS: Final = 1000
 FEW_HITS: Final = 0.02
 SPREAD: Final = 0.05  # share of stored blocks that another engine had, from which engines hold the same prefixes
+FOUND_NOTHING: Final = 0.02  # share of its prompt below which a request found nothing in the cache
+FALL: Final = 0.05  # fall of what hits find that is taken as scatter
+FEW_INTERVALS: Final = 5
+FEW_REQUESTS: Final = 15  # before the pool filled: fewer say nothing of how many prefixes there are
 GIVE_KV_EVENTS: Final = '--kv-events-config \'{"enable_kv_cache_events": true, "publisher": "zmq"}\' (KV events)'
 
 
@@ -106,7 +110,9 @@ def _from_events(engine: Engine, now: float) -> Hits | None:
         return None
     prompt = max(engine.total.get("prompt_tokens", 0.0), 1.0)
     size = kv.get("block_size") or 16.0
-    again = max(0.0, kv["again_blocks"] * size - steps.recomputed_tokens(engine)[0])
+    # what comes back from an offload tier or another engine is stored again, too, but not computed again
+    loaded = engine.total.get("external_hit_tokens", 0.0)
+    again = max(0.0, kv["again_blocks"] * size - steps.recomputed_tokens(engine)[0] - loaded)
     elsewhere = kv["elsewhere_blocks"] * size
     how = f"KV events: {kv['again_blocks']:.0f} blocks stored again, {kv['elsewhere_blocks']:.0f} already on another engine"
     if kv["elsewhere_blocks"] > SPREAD * kv["stored_blocks"]:
@@ -143,7 +149,7 @@ def _warm_up(engine: Engine, now: float) -> Hits:
         evicted_known=False,
         refusal=Refusal(
             "how many prompt tokens were computed again because their prefix was evicted",
-            f"give {GIVE_KV_EVENTS}, or a recording from a cold start",
+            f"give {GIVE_KV_EVENTS}, or a recording from a cold start with scrapes every second or spans",
         ),
     )
     if not math.isfinite(pool) or not len(row.get("ts", ())):
@@ -157,22 +163,70 @@ def _warm_up(engine: Engine, now: float) -> Hits:
     hit = np.cumsum(np.nan_to_num(row["local_hit_tokens"]) + np.nan_to_num(row["external_hit_tokens"]))
     k = min(int(np.searchsorted(written, pool)), len(written) - 1)
     n0, n = float(first[k]), float(t.get("ttft_n", 0.0))
-    if n0 < 15:
-        return unknown
+    if n <= n0:
+        return Hits(now, now, now, "no request came after the pool filled")
+    early, late = _whole_misses(engine, slice(0, k + 1)), _whole_misses(engine, slice(k + 1, None))
+    if n0 < FEW_REQUESTS or late is None:
+        return replace(unknown, how="evictions are possible, and too many requests share an interval to tell who found nothing")
+    missed, found = late
     h0 = float(hit[k]) / max(float(prompts[k]), 1.0)
-    dense = np.nan_to_num(row["ttft_n"]) >= 1
-    ratios = (np.nan_to_num(row["local_hit_tokens"]) / np.maximum(np.nan_to_num(row["prompt_tokens"]), 1.0))[dense]
-    full = min(0.99, float(np.percentile(ratios, 97))) if len(ratios) else 0.0
-    if full <= 0.05 or h0 <= 0.02:
+    if h0 <= FOUND_NOTHING and found <= FOUND_NOTHING:
         return Hits(now, now, now, "no hits before the pool filled: no reuse seen")
-    distinct = _distinct(n0, n0 * (1 - h0 / full))
-    cold = distinct * (1 - (1 - 1 / max(distinct, 1.0001)) ** n)
+    if early is None or not len(engine.request.get("arrival_ts", ())):
+        early = (min(1.0, max(0.0, 1 - h0 / found)) if found > 0 else 1.0, found)
+    distinct = _distinct(n0, n0 * early[0]) if early[0] > 0 else 1.0
+    evicted = max(0.0, missed * (n - n0) - (_cold(distinct, n) - _cold(distinct, n0)))
+    # prefixes evicted from their end: those who find something find less than before the pool filled
+    less = max(0.0, early[1] - found - FALL) * (1 - missed) * (n - n0)
     return Hits(
         now,
         now,
-        max(now, full * (1 - cold / n)),
-        f"cold start: about {distinct:.0f} distinct prefixes, misses beyond them were evicted (assumes equal popularity)",
+        max(now, min(0.99, now + (evicted * max(found, early[1]) + less) / n)),
+        f"cold start: {100 * missed:.0f} % of the prompts after the pool filled found nothing in the cache; those beyond about "
+        f"{distinct:.0f} distinct prefixes were evicted (assumes equal popularity)",
     )
+
+
+def _cold(distinct: float, requests: float) -> float:
+    """Distinct prefixes that `requests` uniform draws see."""
+    return float(distinct * (1 - (1 - 1 / max(distinct, 1.0001)) ** requests))
+
+
+def _whole_misses(engine: Engine, part: slice) -> tuple[float, float] | None:
+    """(share of prompts that found nothing in the cache, share that the others found) in a part of the intervals.
+
+    Only a request that found nothing can have lost its whole prefix. From request records; else from the intervals in which
+    nobody found anything: n requests all miss with probability z^n. None: too few to tell.
+    """
+    row, req = engine.interval, engine.request
+    if not len(row.get("ts", ())) or not len(row["ts"][part]):
+        return None
+    ends = row["ts"][part]
+    if len(req.get("arrival_ts", ())) and np.isfinite(req["cached_tokens"]).any():
+        low, high = float(ends[0] - row["dt_s"][part][0]), float(ends[-1])
+        chosen = (req["first_token_ts"] > low) & (req["first_token_ts"] <= high)
+        chosen &= np.isfinite(req["prompt_tokens"]) & np.isfinite(req["cached_tokens"])
+        prompt, cached = req["prompt_tokens"][chosen], req["cached_tokens"][chosen]
+        some = cached >= FOUND_NOTHING * prompt
+        if not len(prompt):
+            return None
+        return float(prompt[~some].sum() / prompt.sum()), float(cached[some].sum() / max(prompt[some].sum(), 1.0))
+    n, prompts = np.nan_to_num(row["ttft_n"][part]), np.nan_to_num(row["prompt_tokens"][part])
+    hit = np.nan_to_num(row["local_hit_tokens"][part]) + np.nan_to_num(row["external_hit_tokens"][part])
+    seen = (n >= 1) & (prompts > 0)
+    n, prompts, hit = n[seen], prompts[seen], hit[seen]
+    if len(n) < FEW_INTERVALS:
+        return None
+    mean, best = float(hit.sum() / prompts.sum()), float(np.percentile(hit / prompts, 97))
+    most = 1 - mean / best if best > 0 else 1.0  # whole misses, if all others found as much as in the best intervals
+    if most > FALL and float((most**n).sum()) < FEW_INTERVALS / 2:
+        return None  # so many requests an interval that one in which all miss is not to be expected
+    empty = float((hit < FOUND_NOTHING * prompts).sum())
+    low, high = 0.0, 1.0
+    for _ in range(40 if empty else 0):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float((middle**n).sum()) < empty else (low, middle)
+    return low, min(0.99, mean / max(1 - low, 0.05))
 
 
 def _distinct(requests: float, misses: float) -> float:
@@ -180,6 +234,6 @@ def _distinct(requests: float, misses: float) -> float:
     low, high = 1.0, 1e5
     for _ in range(60):
         middle = math.sqrt(low * high)
-        expected = middle * (1 - (1 - 1 / middle) ** requests) if middle > 1 else 1.0
+        expected = _cold(middle, requests)
         low, high = (middle, high) if expected < misses else (low, middle)
     return math.sqrt(low * high)

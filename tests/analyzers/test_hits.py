@@ -1,7 +1,8 @@
 """What the prefix cache gave, and what sharing or endless capacity would have given: each rule, in order, and its refusal."""
 
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from analyzers.hits import GIVE_KV_EVENTS, Hits, hits_of
 from analyzers.model import Engine
 
-from .engines import engine_of, interval_of, made
+from .engines import NOON, engine_of, interval_of, made, requests_of
 
 POOL = 100_000 * 16  # tokens of the default pool
 SMALL = {"kv_blocks": 1000.0, "written_tokens": 1_000_000.0}  # 16,000 tokens: evictions are possible
@@ -85,6 +86,14 @@ def test_tokens_computed_again_after_preemptions_are_no_evicted_prefixes():
 def test_more_recomputed_tokens_than_blocks_stored_again_leave_no_evicted_prefix():
     columns = {"preemptions": np.where(np.arange(60) == 30, 200.0, 0.0)}
     assert of(kv={**EVENTS, "again_blocks": 2250.0}, columns=columns).evicted == 0.0
+
+
+def test_blocks_that_an_offload_tier_gave_back_are_stored_again_but_not_computed_again():
+    # 300 prompts of 600 tokens; 100 tokens of each came back from the tier: of 36,000 tokens stored again 30,000 were not computed
+    columns = {"external_hit_tokens": 500.0, "local_hit_tokens": 750.0, "computed_tokens": 1750.0}
+    hits = of(kv={**EVENTS, "again_blocks": 2250.0}, columns=columns)
+    assert hits.now == pytest.approx(1250 / 3000)
+    assert hits.endless == pytest.approx(1250 / 3000 + 6000 / 180_000)
 
 
 def test_events_decide_before_counters_do():
@@ -169,38 +178,97 @@ def test_of_several_engines_with_a_cache_each_counters_cannot_tell_and_routing_i
 
 
 # -- a cold start --------------------------------------------------------------------------------------------------------------------
-def cold(distinct: int = 40, before: float = 0.0, *, seconds: int = 100, late: float = 0.4, kv_blocks: float = 2600.0) -> Engine:
-    """10 requests a second of 1000 tokens, 900 of them a prefix, one of `distinct`; from an empty cache.
+FULL: Final = 0.9  # share of a prompt of 1000 tokens that is a shared prefix
 
-    Until the pool is full a prefix misses the first time it is drawn: 40 x (1 - (1 - 1/40)^n) after n requests. Then a share
-    `late` of the prefixes is found, in every tenth second all of them. With 40 prefixes the pool of 41,600 tokens fills in the fourth second.
+
+def cold(
+    distinct: int = 40,
+    before: float = 0.0,
+    *,
+    per_s: int = 2,
+    seconds: int = 300,
+    late: float = 0.5,
+    part: float = FULL,
+    kv_blocks: float = 2600.0,
+    spans: bool = False,
+) -> Engine:
+    """`per_s` requests a second of 1000 tokens, 900 of them a prefix, one of `distinct`; from an empty cache.
+
+    Until the pool (of 41,600 tokens) is full a prefix misses only where it was not drawn before. Then a share `late` of those
+    seen before is found, `part` of the prompt; the others were evicted.
     """
-    k = np.arange(seconds)
-    drawn = distinct * (1 - (1 - 1 / distinct) ** (10.0 * (k + 1)))
-    misses = np.diff(np.concatenate([[0.0], drawn]))
-    hit = 900 * np.where(k < 4, 10 - misses, np.where(k % 10 == 9, 10.0, 10 * late))
+    rng = np.random.default_rng(3)
+    n = per_s * seconds
+    drawn = rng.integers(0, distinct, n)
+    seen = np.array([drawn[i] in drawn[:i] for i in range(n)])
+    share = np.where(seen, FULL, 0.0)
+    full = int(np.argmax(np.cumsum(1010.0 - 1000 * share) > 16 * kv_blocks))
+    after = np.arange(n) > full
+    share = np.where(after & seen, np.where(rng.random(n) < late, part, 0.0), share)
+    hit = 1000 * share.reshape(seconds, per_s).sum(1)
     row = interval_of(
-        seconds, running=1.0, waiting=0.0, deferred=0.0, kv_usage_ratio=0.5, ttft_n=10.0, e2e_n=10.0, prompt_tokens=10_000.0, local_hit_tokens=hit,
-        external_hit_tokens=0.0, computed_tokens=10_000.0 - hit, generation_tokens=100.0, request_prompt_tokens=10_000.0, request_prompt_n=10.0,
-        request_output_tokens=100.0, preemptions=0.0,
+        seconds, running=1.0, waiting=0.0, deferred=0.0, kv_usage_ratio=0.5, ttft_n=per_s, e2e_n=per_s, prompt_tokens=1000.0 * per_s,
+        local_hit_tokens=hit, external_hit_tokens=0.0, computed_tokens=1000.0 * per_s - hit, generation_tokens=10.0 * per_s,
+        request_prompt_tokens=1000.0 * per_s, request_prompt_n=per_s, request_output_tokens=10.0 * per_s, preemptions=0.0,
     )  # fmt: skip
-    written = float((10_000.0 - hit).sum()) + 100.0 * seconds
-    return made(row, {"kv_blocks": kv_blocks, "written_tokens": written + before})
+    written = float((1000.0 * per_s - hit).sum()) + 10.0 * n
+    came = NOON + (np.arange(n) + 0.5) / per_s
+    return made(
+        row,
+        {"kv_blocks": kv_blocks, "written_tokens": written + before},
+        request=requests_of(n, arrival_ts=came, first_token_ts=came, prompt_tokens=1000.0, cached_tokens=1000 * share)
+        if spans
+        else {},
+    )
 
 
-def test_from_a_cold_start_misses_beyond_the_distinct_prefixes_were_evicted():
-    # 40 prefixes miss once each in 1000 requests; the best hit is that of a full prefix, 0.9; seen were 0.4 later
-    hits = hits_of(cold(40))
+@pytest.mark.parametrize("spans", [False, True])
+def test_from_a_cold_start_misses_beyond_the_distinct_prefixes_were_evicted(spans: bool):
+    # each of 40 prefixes misses once in 600 requests, whatever the pool holds
+    hits = hits_of(cold(40, spans=spans))
     assert hits.evicted_known
     assert "cold start" in hits.how
     assert "assumes equal popularity" in hits.how
-    assert hits.endless == pytest.approx(0.9 * (1 - 40 / 1000), abs=0.08)
+    assert hits.endless == pytest.approx(FULL * (1 - 40 / 600), abs=0.02 if spans else 0.08)
     assert hits.shared == hits.now  # at this capacity sharing would add nothing that the counters show
 
 
 def test_the_fewer_prefixes_there_are_the_more_of_the_misses_were_evictions():
-    few, many = hits_of(cold(20)), hits_of(cold(60))
+    few, many = hits_of(cold(20, spans=True)), hits_of(cold(80, spans=True))
     assert few.endless > many.endless > many.now
+
+
+def test_prefixes_that_are_shared_in_part_are_not_evicted():
+    # conversations of which a request finds the earlier turns: all find some, nobody finds as much as the best
+    rng = np.random.default_rng(5)
+    engine = cold(40, late=1.0, spans=True)
+    shares = np.where(engine.request["cached_tokens"] > 0, rng.uniform(0.1, 0.9, len(engine.request["cached_tokens"])), 0.0)
+    hit = 1000 * shares.reshape(-1, 2).sum(1)
+    columns = {"local_hit_tokens": hit, "computed_tokens": 2000.0 - hit}
+    for seen in (
+        replace(engine, request={**engine.request, "cached_tokens": 1000 * shares}, interval={**engine.interval, **columns}),
+        replace(engine, request={}, interval={**engine.interval, **columns}),
+    ):
+        hits = hits_of(replace(seen, total={**seen.total, "local_hit_tokens": float(hit.sum())}))
+        assert hits.evicted_known
+        assert hits.endless == pytest.approx(hits.now, abs=0.02)
+
+
+def test_prefixes_that_lost_their_end_were_evicted_in_part():
+    # every request finds half of what it found before the pool filled
+    hits = hits_of(cold(40, late=1.0, part=FULL / 2, spans=True))
+    assert hits.evicted_known
+    assert hits.endless == pytest.approx(FULL * (1 - 40 / 600), abs=0.08)
+
+
+def test_where_many_requests_share_an_interval_who_found_nothing_is_not_told():
+    hits = hits_of(cold(40, per_s=20, seconds=60))
+    assert not hits.evicted_known
+    assert "too many requests share an interval" in hits.how
+    assert hits.refusal is not None
+    assert "--kv-events-config" in hits.refusal.measure
+    assert "scrapes every second" in hits.refusal.measure
+    assert hits_of(cold(40, per_s=20, seconds=60, spans=True)).evicted_known
 
 
 def test_where_the_recording_starts_late_evictions_are_unknown_and_kv_events_are_asked_for():
