@@ -14,7 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
-from app.ui import session
+from app.ui import plots, session
 from app.ui.markup import Html
 from app.ui.words import ahead_s, zone
 
@@ -32,7 +32,6 @@ COLOURS: Final = {
     "judge": "#e8590c",  # the limiting link and nothing else
     "ink": "#6d7581",  # seen on light and dark
 }
-CONFIG: Final = {"displayModeBar": False, "doubleClick": False, "scrollZoom": False}
 _FORMATS: Final = ((None, 60_000, "%H:%M:%S"), (60_000, 86_400_000, "%H:%M"), (86_400_000, None, "%b %d"))
 STOPS: Final = [{"dtickrange": [low, high], "value": shown} for low, high, shown in _FORMATS]
 EMPTY: Final = 0.45  # of a panel's height, where there is nothing to draw
@@ -274,7 +273,8 @@ def small(
 
 def brushed(figure: go.Figure, key: str, words: str) -> None:
     """Draw a figure on which a drag sets the window of all pages."""
-    st.plotly_chart(figure, key=key, on_select=lambda: _brush(key), selection_mode="box", config=CONFIG, alt=words)
+    st.plotly_chart(figure, key=key, on_select=lambda: _brush(key), selection_mode="box", config=dict(plots.CONFIG), alt=words)
+    plots.download(figure, key, words)
 
 
 def _brush(key: str) -> None:
