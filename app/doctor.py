@@ -54,10 +54,10 @@ def table() -> dict[str, list[dict[str, Any]]]:
     return tomllib.loads(files("app").joinpath("doctor.toml").read_text())
 
 
-def examine(store: Store, version: str | None = None) -> list[Report]:
-    """One report a server of the store; `version` where it is known from elsewhere (GET /version)."""
+def examine(store: Store, version: str | None = None, engines_of: Sequence[Engine] | None = None) -> list[Report]:
+    """One report a server of the store, or of some engines in it; `version` where it is known from elsewhere (GET /version)."""
     engines: dict[str, Engine] = {}
-    for engine in window_of(store).engines:
+    for engine in window_of(store).engines if engines_of is None else engines_of:
         engines.setdefault(engine.instance, engine)
     return [_report(store, engine, version or engine.version) for engine in engines.values()]
 

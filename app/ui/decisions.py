@@ -7,7 +7,7 @@ from typing import Any, Final
 import streamlit as st
 
 from analyzers.case import Case
-from analyzers.model import Hypothesis, Window
+from analyzers.model import Engine, Hypothesis, Window
 from app.experiments.cases import case_for, drift_of, hypotheses_for, of_bundle
 from app.pipeline import window_of
 from app.store import Store
@@ -31,6 +31,12 @@ def case(view: View) -> Case:
     """The window as a case: replayed once."""
     with st.spinner("Replaying the window …", show_time=False):
         found: Case = _case(_key(view), view)
+    return found
+
+
+def engines(view: View) -> tuple[Engine, ...]:
+    """The chosen engines with all that the window has of them, kept while the store stays as it is."""
+    found: tuple[Engine, ...] = _engines(_key(view), view)
     return found
 
 
@@ -67,6 +73,10 @@ def _key(view: View) -> Key:
     return view.mark, view.low, view.high, view.chosen
 
 
+def _engines_now(key: Key, _view: View) -> tuple[Engine, ...]:  # noqa: ARG001 streamlit's cache reads it
+    return window(_view).engines
+
+
 def _case_now(key: Key, _view: View) -> Case:  # noqa: ARG001 streamlit's cache reads it
     return case_for(window(_view))
 
@@ -79,6 +89,7 @@ def _drift_now(key: Key, _store: Store, _window: Window) -> tuple[str, ...]:  # 
     return drift_of(_store, _window)
 
 
+_engines: Callable[..., tuple[Engine, ...]] = st.cache_resource(max_entries=8, show_spinner=False)(_engines_now)
 _case: Callable[..., Case] = st.cache_resource(max_entries=8, show_spinner=False)(_case_now)
 _recommended: Callable[..., list[Hypothesis]] = st.cache_resource(max_entries=40, show_spinner=False)(_recommended_now)
 _drift: Callable[..., tuple[str, ...]] = st.cache_data(max_entries=16, show_spinner=False)(_drift_now)

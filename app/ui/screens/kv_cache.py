@@ -1,7 +1,7 @@
 """KV: how full the blocks are, what was evicted or preempted, what more capacity or one shared cache would hit."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -9,6 +9,7 @@ import streamlit as st
 
 from analyzers import steps
 from analyzers.hits import hits_of
+from analyzers.model import Engine
 from app.ui import decisions, draw
 from app.ui.draw import COLOURS, Line, Panel
 from app.ui.markup import Html, bold, div, join, row, table, tag
@@ -26,7 +27,7 @@ def page(view: View) -> None:
     if view.judged is None:
         draw.html(decisions.nothing(view))
         return
-    caches = _caches(view)
+    caches = caches_of(decisions.engines(view))
     told = view.rows("kv_cache_gap", engines=list(view.chosen))
     columns = over_time(view, caches)
     draw.html(head(view, columns, caches, told))
@@ -195,23 +196,23 @@ def _prefix(one: Mapping[str, Any]) -> Html:
     return row(cells, numbers=(1, 2, 3, 4), heads={1: "tokens", 2: "cached", 3: "engines", 4: "again"})
 
 
-def _caches_now(key: decisions.Key, _view: View) -> tuple[Cache, ...]:  # noqa: ARG001 streamlit's cache reads it
+def caches_of(engines: Sequence[Engine]) -> tuple[Cache, ...]:
+    """The cache of each engine."""
     found = []
-    for engine in decisions.window(_view).engines:
+    for engine in engines:
         again = math.nan
-        size = steps.number(engine.facts.get("block_size"))
         if engine.kv.get("stored_blocks"):
-            again = max(
-                0.0, engine.kv["again_blocks"] * (engine.kv.get("block_size") or 16.0) - steps.recomputed_tokens(engine)[0]
+            tokens = engine.kv["again_blocks"] * (engine.kv.get("block_size") or 16.0)
+            again = max(0.0, tokens - steps.recomputed_tokens(engine)[0])
+        facts = engine.facts
+        found.append(
+            Cache(
+                f"{engine.instance}/{engine.engine}",
+                steps.number(facts.get("kv_blocks")),
+                steps.number(facts.get("block_size")),
+                engine.total.get("prompt_tokens", math.nan),
+                again,
+                hits_of(engine),
             )
-        prompt = engine.total.get("prompt_tokens", math.nan)
-        pool = steps.number(engine.facts.get("kv_blocks"))
-        found.append(Cache(f"{engine.instance}/{engine.engine}", pool, size, prompt, again, hits_of(engine)))
+        )
     return tuple(found)
-
-
-_cached: Callable[..., tuple[Cache, ...]] = st.cache_resource(max_entries=16, show_spinner=False)(_caches_now)
-
-
-def _caches(view: View) -> tuple[Cache, ...]:
-    return _cached((view.mark, view.low, view.high, view.chosen), view)

@@ -1,7 +1,7 @@
 """Ranks: how evenly expert-parallel and data-parallel ranks are loaded, and which one is hot."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -32,7 +32,7 @@ def page(view: View) -> None:
         return
     engines = view.rows("ranks_engine", **view.window())
     found = view.columns("ranks", points=POINTS, **view.window())
-    members = _members(view)
+    members = decisions.engines(view)
     draw.html(head(engines, _part(view), members))
     columns, names = spread(found)
     balance = balancedness(members, columns["ts"])
@@ -257,14 +257,3 @@ def _experts(engine: Engine) -> tuple[object, ...] | None:
         count(large), number(busiest) if right and math.isfinite(busiest) else "unknown",
         count(sum(e.kind == "rearrange" for e in engine.event)), when,
     )  # fmt: skip
-
-
-def _members_now(key: decisions.Key, _view: View) -> tuple[Engine, ...]:  # noqa: ARG001 streamlit's cache reads it
-    return decisions.window(_view).engines
-
-
-_held: Callable[..., tuple[Engine, ...]] = st.cache_resource(max_entries=8, show_spinner=False)(_members_now)
-
-
-def _members(view: View) -> tuple[Engine, ...]:
-    return _held((view.mark, view.low, view.high, view.chosen), view)

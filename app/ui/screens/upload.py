@@ -15,6 +15,7 @@ from app.ingest import BundleError, FileResult, load
 from app.ui import draw, session
 from app.ui.markup import Html, div, join, link, row, table, tag
 from app.ui.session import Recording, View
+from app.ui.sources import sources
 from app.ui.words import DASH, count, date, length, plural, span
 
 TITLE: Final = "Data"
@@ -56,6 +57,7 @@ def page(view: View) -> None:
     _loaded(view)
     by_hand = [tag("code", "weaklink load PATH"), " while the dashboard is not running, or ", tag("code", CURL)]
     draw.html(div("wl-title", f"Larger than {MAX_UPLOAD_MB:,} MB, or from a script: ", *by_hand))
+    sources(view)
 
 
 def take(view: View, given: Sequence[Any], status: Any) -> tuple[list[FileResult], list[str]]:
