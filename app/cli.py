@@ -441,7 +441,8 @@ def serve(
     found = _configured(config)
     targets = (*(one.target() for one in found.target), *_targets(target, interval))
     servers, kv = tuple(one.server() for one in found.prometheus), tuple(one.subscription() for one in found.kv_events)
-    going = Collection(targets, servers, kv, tuple(one.discovery() for one in found.discover))
+    discoveries, logs = tuple(one.discovery() for one in found.discover), tuple(one.log() for one in found.log)
+    going = Collection(targets, servers, kv, discoveries, logs)
     live = [*loops_of(going), keeping(found.retention.policy())]
     _serve(
         store or default_store(), host, port, _login(found, token), no_browser, output, background=(*live, *_alerting(slo or config)),
@@ -605,6 +606,10 @@ def collect(
         ),
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="Prometheus: the X-Scope-OrgID header.", show_default=False)] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option(help="A vLLM log to follow. With several targets name it in --config, with its server.", show_default=False),
+    ] = None,
     store: StorePath = None,
     output: Output = Format.TEXT,
 ) -> None:
@@ -624,15 +629,19 @@ def collect(
         ]
     except ValueError as error:
         _fail(str(error), 1)
-    if not (targets or servers or found.kv_events or found.discover):
-        _fail("name what to collect from: --target HOST:PORT, --prometheus URL or --config FILE", 1)
-    from app.live.collect import Collection
+    from app.live.collect import Collection, Log
     from app.live.collect import collect as run
     from app.retention import keeping
 
+    logs = [*(one.log() for one in found.log), *(Log(path) for path in log or [])]
+    if not (targets or servers or found.kv_events or found.discover or logs):
+        _fail("name what to collect from: --target HOST:PORT, --prometheus URL, --log FILE or --config FILE", 1)
+    if log and len(targets) > 1:
+        _fail("--log: of which target? Name it in --config: [[log]] path = ..., instance = HOST:PORT", 1)
+
     window = None if start is None and end is None else (_instant(start), _instant(end))
-    discoveries = tuple(one.discovery() for one in found.discover)
-    going = Collection(tuple(targets), tuple(servers), tuple(one.subscription() for one in found.kv_events), discoveries, window, seconds)
+    kv, discoveries = tuple(one.subscription() for one in found.kv_events), tuple(one.discovery() for one in found.discover)
+    going = Collection(tuple(targets), tuple(servers), kv, discoveries, tuple(logs), window, seconds)
     with _open(store or default_store()) as opened:
         run(opened, going, _shown(going.progress) if sys.stderr.isatty() else lambda _: None, [keeping(found.retention.policy())])
     _clear_progress()
@@ -771,7 +780,8 @@ def check(
             raise typer.Exit(1) from error
         _fail(str(error), 1)
     said = {"target": [one.url for one in found.target], "prometheus": [one.url for one in found.prometheus]}
-    said |= {"kv_events": [one.endpoint for one in found.kv_events], "otlp": ["on" if found.otlp.enabled else "off"]}
+    said |= {"kv_events": [one.endpoint for one in found.kv_events], "log": [one.path for one in found.log]}
+    said |= {"otlp": ["on" if found.otlp.enabled else "off"]}
     said |= {"slo": [one.name for one in found.definitions.slos], "notify": [one.name for one in found.definitions.notifiers]}
     notes = found.notes()
     if output is Format.JSON:

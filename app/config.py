@@ -21,6 +21,7 @@ from app.alerts.table import DefinitionError
 from app.collectors import discovery
 from app.collectors.access import Access, AccessError
 from app.collectors.sources import kv_events, prometheus, scrape
+from app.live.collect import Log
 from app.retention import Policy
 
 SECRETS: Final = frozenset({"token", "bearer", "password", "bearer_token", "secret"})
@@ -158,6 +159,17 @@ class DiscoverConfig(_Access):
         return discovery.Discovery(where, self.every_s, self.scheme, self.path, like)
 
 
+class LogConfig(_Strict):
+    """[[log]]: a vLLM log file that is followed, also through rotation."""
+
+    path: Annotated[str, Field(min_length=1)]
+    instance: str | None = None  # host:port of the server that writes it; with one target it is that one
+
+    def log(self) -> Log:
+        """The log as the collector takes it."""
+        return Log(Path(self.path), self.instance)
+
+
 class OtlpConfig(_Strict):
     """[otlp]: POST /v1/traces of `weaklink serve`."""
 
@@ -233,6 +245,7 @@ class Config(_Strict):
     prometheus: tuple[PrometheusConfig, ...] = Field(default=(), strict=False)
     kv_events: tuple[KvConfig, ...] = Field(default=(), strict=False)
     discover: tuple[DiscoverConfig, ...] = Field(default=(), strict=False)
+    log: tuple[LogConfig, ...] = Field(default=(), strict=False)
     otlp: OtlpConfig = OtlpConfig()
     retention: RetentionConfig = RetentionConfig()
     login: LoginConfig = LoginConfig()
@@ -258,7 +271,7 @@ class Config(_Strict):
                     one.access().context()
                 except AccessError as error:
                     said.append(f"{kind}[{number}]: {error}")
-        return said
+        return said + [f"log[{number}]: {one.path}: no such file" for number, one in enumerate(self.log, 1) if not Path(one.path).is_file()]
 
     @model_validator(mode="after")
     def _servers_differ(self) -> Self:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from app.collectors.access import AccessError
@@ -14,10 +15,21 @@ from app.collectors.sources.prometheus import PrometheusError, Server
 from app.collectors.sources.scrape import Target
 from app.live import Background, run
 from app.live.discovered import Known, discovering
+from app.live.followed import following
 from app.live.pulled import LAG_S, Pulled, pull, pulling
 from app.live.received import events
 from app.live.scraped import Feeds, scraping
 from app.store import Store
+
+AGAIN_S: Final = 2.0  # between two looks for a log that is not there
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A vLLM log that is followed. `instance`: host:port of the server that writes it (None: of the only target)."""
+
+    path: Path
+    instance: str | None = None
 
 
 @dataclass(slots=True)
@@ -28,17 +40,21 @@ class Collection:
     servers: tuple[Server, ...] = ()
     subscriptions: tuple[Subscription, ...] = ()
     discoveries: tuple[Discovery, ...] = ()
+    logs: tuple[Log, ...] = ()
     window: tuple[float | None, float | None] | None = None
     limit_s: float | None = None
     feeds: Feeds = field(default_factory=dict)
     pulled: dict[str, Pulled] = field(default_factory=dict)  # by URL
+    lines: dict[str, dict[str, int]] = field(default_factory=dict)  # by path of a log: what was read
+    unread: dict[str, str] = field(default_factory=dict)  # by path of a log: why it cannot be
     errors: list[str] = field(default_factory=list)
     known: list[Known] = field(default_factory=list)  # of each discovery
 
     def stored(self) -> bool:
         """Whether anything came, or was there already."""
         pulls = [sum(one.scrapes.values()) + sum(one.known.values()) for one in self.pulled.values()]
-        return bool(self.subscriptions) or any(pulls) or any(feed.scrapes > feed.failed for feed in self.feeds.values())
+        logged = any({"stat", "step", "event"} & counts.keys() for counts in self.lines.values())
+        return bool(self.subscriptions) or logged or any(pulls) or any(feed.scrapes > feed.failed for feed in self.feeds.values())
 
     def progress(self) -> str:
         """One line for a terminal."""
@@ -63,9 +79,10 @@ class Collection:
                 for url, one in self.pulled.items()
                 for instance, count in one.scrapes.items()
             ],
+            "log": [{"path": path, **counts} for path, counts in self.lines.items()],
             "note": [f"{url}: {note}" for url, one in self.pulled.items() for note in one.notes],
             "discovery": [{"servers": len(one.targets), "error": one.error} for one in self.known],
-            "error": self.errors,
+            "error": [*self.errors, *(f"{path}: {why}" for path, why in self.unread.items())],
         }  # fmt: skip
 
 
@@ -83,7 +100,26 @@ def loops_of(going: Collection) -> list[Background]:
     loops = [scraping(going.targets, going.feeds)] if going.targets else []
     loops += [discovering(going.discoveries, going.feeds, going.known)] if going.discoveries else []
     loops += [pulling(server, going.pulled.setdefault(server.url, Pulled())) for server in going.servers]
-    return loops + [events(one) for one in going.subscriptions]
+    return loops + [events(one) for one in going.subscriptions] + [_logging(going, one) for one in going.logs]
+
+
+def _logging(going: Collection, log: Log) -> Background:
+    """A loop that follows a log, also one that is not there yet."""
+    name, server = str(log.path), log.instance or (going.targets[0].instance if len(going.targets) == 1 else None)
+
+    def run(store: Store, stop: threading.Event) -> None:
+        while not stop.is_set():
+            try:
+                if log.path.is_file():
+                    going.unread.pop(name, None)
+                    following(log.path, server, going.lines.setdefault(name, {}))(store, stop)
+                else:
+                    going.unread[name] = "no such file"
+            except OSError as error:
+                going.unread[name] = error.strerror or str(error)
+            stop.wait(AGAIN_S)
+
+    return run
 
 
 def collect(store: Store, going: Collection, show: Callable[[float], None], beside: Sequence[Background] = ()) -> None:
@@ -91,7 +127,8 @@ def collect(store: Store, going: Collection, show: Callable[[float], None], besi
 
     The loops `beside` run as long as something is followed.
     """
-    follow = going.window is None and (going.limit_s is not None or bool(going.targets) or bool(going.subscriptions) or bool(going.discoveries))
+    lasting = bool(going.targets or going.subscriptions or going.discoveries or going.logs)
+    follow = going.window is None and (going.limit_s is not None or lasting)
     loops = loops_of(going if follow else replace(going, servers=()))
     if not follow:
         loops += [partial(_once, going, server) for server in going.servers]

@@ -93,6 +93,8 @@ def _asked(going: Collection) -> dict[_Key, _Asked]:
         asked["prometheus", server.address] = _Asked(None, server.every_s, pulled.error if pulled else None)
     for one in going.subscriptions:
         asked["kv_events", one.endpoint] = _Asked(one.instance, None)
+    for log in going.logs:
+        asked["tail", str(log.path.resolve())] = _Asked(log.instance, None, going.unread.get(str(log.path)))
     return asked
 
 
@@ -110,7 +112,7 @@ def _status(
 
 
 def _state(kind: str, asked: _Asked | None, lag_s: float | None) -> str:
-    if kind in {"otlp", "kv_events", "tail"}:
+    if kind in {"otlp", "kv_events", "tail"} and not (asked and asked.error):
         return "ok" if lag_s is not None and lag_s < 60 else "quiet"
     if asked is None:
         return "stopped"

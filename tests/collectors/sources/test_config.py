@@ -14,6 +14,7 @@ from app.collectors.sources.kv_events import Subscription
 from app.collectors.sources.prometheus import Server
 from app.collectors.sources.scrape import Target
 from app.config import Config, ConfigError, read
+from app.live.collect import Log
 from app.retention import Policy
 
 WHOLE = """
@@ -39,6 +40,10 @@ step_s = 60
 [[kv_events]]
 endpoint = "tcp://gpu-1:5557"
 topic = "kv"
+instance = "gpu-1:8000"
+
+[[log]]
+path = "/var/log/none.log"
 instance = "gpu-1:8000"
 
 [otlp]
@@ -89,6 +94,7 @@ def test_everything_reaches_its_source(tmp_path: Path):
         Server("https://mimir/prometheus", tenant="team", match=("namespace=prod", 'job=~"vllm.*"'), step_s=60)
     ]
     assert [one.subscription() for one in found.kv_events] == [Subscription("tcp://gpu-1:5557", "kv", "gpu-1:8000")]
+    assert [one.log() for one in found.log] == [Log(Path("/var/log/none.log"), "gpu-1:8000")]
     assert not found.otlp.enabled
     assert found.retention.policy() == Policy(7, 30, 60, 100e9, 2e9)
     file = written(tmp_path, WHOLE)
@@ -108,6 +114,7 @@ def test_what_lacks_on_this_machine_is_said(tmp_path: Path, monkeypatch: pytest.
         "[[notify]] 'on call': url_env: the variable HOOK_URL_THAT_IS_NOT_SET is not set",
         "target[1]: environment variable TOKEN is not set",
         "target[2]: /run/secrets/p: cannot be read (FileNotFoundError)",
+        "log[1]: /var/log/none.log: no such file",
     ]
 
 

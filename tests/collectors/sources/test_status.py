@@ -14,7 +14,7 @@ from app.collectors.sources.kv_events import Subscription
 from app.collectors.sources.prometheus import Server
 from app.collectors.sources.scrape import Target
 from app.live import collect
-from app.live.collect import Collection
+from app.live.collect import Collection, Log
 from app.live.followed import put as put_log
 from app.live.pulled import Pulled
 from app.live.scraped import flush, put
@@ -116,6 +116,29 @@ def test_what_this_process_collects_is_known(tmp_path: Path):
     assert one.says == "a web page, not metrics: is the path right? vLLM's is /metrics"
     assert one.good >= 1
     assert one.failed >= 1
+
+
+def test_a_log_is_followed_beside_the_server_that_writes_it(tmp_path: Path):
+    log = tmp_path / "server.log"
+    with serving(say(TEXT)) as url, Store() as store:
+        going = Collection((Target(url, interval_s=0.5),), logs=(Log(log),))
+        stop = threading.Event()
+        threads = [threading.Thread(target=loop, args=(store, stop)) for loop in collect.loops_of(going)]
+        for thread in threads:
+            thread.start()
+        try:
+            assert until(lambda: {one.kind: one.says for one in sources(store)}.get("tail") == "no such file")
+            log.write_bytes((ROOT / "sample_data/formats/vllm_log/good/json-0.33.log").read_bytes())
+            assert until(lambda: store.rows("SELECT count(*) FROM step")[0][0] > 0)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(20)
+        found = {one.kind: one for one in sources(store)}
+        assert store.rows("SELECT DISTINCT instance FROM source_file") == [(url.removeprefix("http://"),)]
+    assert found["tail"].name == str(log)
+    assert found["tail"].says == ""
+    assert going.stored()
 
 
 def until(condition: object, seconds: float = 20.0) -> bool:

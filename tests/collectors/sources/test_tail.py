@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from app.align import notes
 from app.collectors.sources import tail
-from app.live.followed import following
+from app.live.followed import Clock, _offset, following, put
 from app.store import Store
 
 STAT = (
@@ -114,6 +115,48 @@ def test_a_pipe_is_read_in_large_pieces():
     assert sum(size for _, size, _ in got) == got[-1][2] == len(text) + 6
     assert len(got) < 30
     assert got[-1][0] - sent[0] < 1.0
+
+
+# -- zones ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zone_s", [0.0, 7 * 3600.0, -5.5 * 3600.0, 900.0])
+def test_fresh_lines_tell_the_zone(zone_s):
+    clock, now = Clock(), 1_800_000_000.0
+    assert clock.look(now - zone_s - 1, now) is None  # one look is none
+    assert clock.look(now - zone_s - 1, now + 1) is None  # too soon after it
+    assert clock.look(now - zone_s + 8, now + 10) == (zone_s or None)
+
+
+@pytest.mark.parametrize(
+    ("first_s", "then_s"),
+    [
+        (7200.0, 3600.0),  # an old log that is read: its stamps pass faster than we
+        (7200.0, 7210.0 + 20),  # slower: nothing new is written
+        (1234.0, 1234.0),  # no zone is 20 minutes away: a wrong clock is left as it is
+        (20 * 3600.0, 20 * 3600.0),
+    ],
+)
+def test_other_distances_tell_nothing(first_s, then_s):
+    clock, now = Clock(), 1_800_000_000.0
+    clock.look(now - first_s, now)
+    assert clock.look(now + 10 - then_s, now + 10) is None
+
+
+def test_a_log_in_another_zone_is_moved_while_it_is_followed(monkeypatch):
+    store, clock, now = Store(), Clock(), 1795953610.0  # 2026-11-29 12:00:10 UTC
+
+    def at(seconds: float) -> None:
+        monkeypatch.setattr(time, "time", lambda: now + seconds + 7 * 3600)
+        put(store, "log x", "h:1", line(10 + int(seconds)).encode(), 0, {}, clock)
+
+    for seconds in (0, 10, 20):
+        at(seconds)
+    assert [row[0] for row in store.rows("SELECT ts FROM stat ORDER BY ts")] == [now + at + 7 * 3600 for at in (0, 10, 20)]
+    assert notes(store)[0].startswith("log x: its stamps (no zone) were moved by +7:00:00")
+    clock = Clock(_offset(store, "log x"))  # as after a restart
+    at(30)
+    assert store.rows("SELECT max(ts) FROM stat") == [(now + 30 + 7 * 3600,)]
 
 
 def stored(store: Store) -> list[float]:
