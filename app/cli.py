@@ -442,7 +442,7 @@ def serve(
     targets = (*(one.target() for one in found.target), *_targets(target, interval))
     servers, kv = tuple(one.server() for one in found.prometheus), tuple(one.subscription() for one in found.kv_events)
     discoveries, logs = tuple(one.discovery() for one in found.discover), tuple(one.log() for one in found.log)
-    going = Collection(targets, servers, kv, discoveries, logs)
+    going = Collection(targets, servers, kv, discoveries, logs, found.otlp.enabled)
     live = [*loops_of(going), keeping(found.retention.policy())]
     _serve(
         store or default_store(), host, port, _login(found, token), no_browser, output, background=(*live, *_alerting(slo or config)),
@@ -641,7 +641,7 @@ def collect(
 
     window = None if start is None and end is None else (_instant(start), _instant(end))
     kv, discoveries = tuple(one.subscription() for one in found.kv_events), tuple(one.discovery() for one in found.discover)
-    going = Collection(tuple(targets), tuple(servers), kv, discoveries, tuple(logs), window, seconds)
+    going = Collection(tuple(targets), tuple(servers), kv, discoveries, tuple(logs), window=window, limit_s=seconds)
     with _open(store or default_store()) as opened:
         run(opened, going, _shown(going.progress) if sys.stderr.isatty() else lambda _: None, [keeping(found.retention.policy())])
     _clear_progress()

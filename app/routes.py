@@ -41,14 +41,14 @@ Endpoint = Callable[[Request], Any]
 def routes(store: Store, going: Collection, *, guarded: bool, base: str = "") -> list[Route]:
     """All routes, below `base` where the dashboard is; the health check also at the root, where containers look for it.
 
-    `guarded`: a login is asked for. `going` is what is collected, for the metrics.
+    `guarded`: a login is asked for. `going` is what is collected, for the metrics, and whether spans are taken.
     """
     found = [
         Route("/healthz", health(store, guarded=guarded), methods=["GET"]),
         Route("/metrics", metrics(store, going), methods=["GET"]),
         Route("/api/bundles", bundles(store, guarded=guarded), methods=["POST"]),
         Route("/api/backup", backup(store), methods=["POST"]),
-        *otlp.routes(partial(take_spans, store)),
+        *(otlp.routes(partial(take_spans, store)) if going.spans else ()),
     ]
     if not base:
         return found

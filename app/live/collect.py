@@ -41,6 +41,7 @@ class Collection:
     subscriptions: tuple[Subscription, ...] = ()
     discoveries: tuple[Discovery, ...] = ()
     logs: tuple[Log, ...] = ()
+    spans: bool = True  # `serve` takes those that vLLM sends
     window: tuple[float | None, float | None] | None = None
     limit_s: float | None = None
     feeds: Feeds = field(default_factory=dict)

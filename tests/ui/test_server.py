@@ -17,6 +17,7 @@ from starlette.routing import Route
 from streamlit import config
 
 from app import routes
+from app.live.collect import Collection
 from app.server import COOKIE, OPTIONS, Guard, ServerError, file_name, serve
 from app.store import Store
 
@@ -163,6 +164,13 @@ def test_others_come_in_with_a_token_only(tmp_path: Path):
     with pytest.raises(ServerError, match="--token"):
         serve(tmp_path / "x.duckdb", host="0.0.0.0")
     assert not (tmp_path / "x.duckdb").exists()
+
+
+@pytest.mark.parametrize("spans", [True, False])
+def test_spans_are_taken_where_the_configuration_lets_them_in(spans: bool):
+    with Store() as store:
+        found = routes.routes(store, Collection(spans=spans), guarded=False)
+    assert ("/v1/traces" in [one.path for one in found]) == spans
 
 
 def test_a_taken_port_is_said():
