@@ -12,7 +12,7 @@ import numpy as np
 from analyzers.model import Batch
 from app import untimed
 from app.align import align
-from app.collectors.formats import FORMATS
+from app.collectors.formats import FORMATS, aiperf_server
 from app.collectors.sources.bundle import BundleError, Member, holds_files, is_archive, members
 from app.store import Store, concat
 
@@ -79,6 +79,10 @@ def _bundles(paths: Sequence[Path]) -> list[tuple[str, list[Path]]]:
     elif plain:
         groups.append((plain[0].resolve().parent.name, plain))
     return groups
+
+
+class _SuperfluousError(Exception):
+    """A file that adds nothing to what is there; the message says why."""
 
 
 class _Rows:
@@ -152,7 +156,7 @@ class _Bundle:
         ages = self._texts(ranked) if sum(item[0] == 2 for item in ranked) > 1 else {}
         for rank, _, member, module in sorted(ranked, key=lambda item: (item[0], ages.get(item[2].name, ()), item[1])):
             self.progress(f"{self.bundle}/{member.name}")
-            results.append(self._one(member, module, timeless=rank == 2))
+            results.append(self._one(member, module, timeless=rank == 2, sums=rank == 3))
             if rank == 0:
                 self._settle_reference()
         self._keep_apart()
@@ -167,6 +171,8 @@ class _Bundle:
     def _rank(name: str, head: bytes) -> int:
         if name == "prometheus_text":
             return 0 if head.lstrip().startswith(b"{") else 2
+        if name == aiperf_server.NAME and not aiperf_server.scrapes(head):
+            return 3  # sums of a run, of which the scrapes may be there as well
         return 1 if name in {"vllm_log", "vllm_command"} else 0
 
     def _texts(self, ranked: Sequence[tuple[int, int, Member, Any]]) -> dict[str, tuple[float, float]]:
@@ -182,7 +188,7 @@ class _Bundle:
         return {name: text.age() for name, text in texts.items()}
 
     # -- one file -----------------------------------------------------------------------------------------------------
-    def _one(self, member: Member, module: Any, *, timeless: bool) -> FileResult:
+    def _one(self, member: Member, module: Any, *, timeless: bool, sums: bool) -> FileResult:
         store, name = self.store, module.NAME
         result = FileResult(self.bundle, member.name, name)
         known = store.rows(
@@ -227,6 +233,8 @@ class _Bundle:
                     )
                 )
                 facts, problem = self._read(member, module, file_id, default or self.bundle)
+                if sums:
+                    self._refuse_known(file_id)
                 store.execute(
                     "UPDATE source_file SET lines = ?, rejected = ?, instance = ?, pid = ?, clock_offset_s = ? WHERE file_id = ?",
                     [
@@ -238,6 +246,8 @@ class _Bundle:
                         file_id,
                     ],
                 )
+        except _SuperfluousError as error:
+            return replace(result, message=str(error))
         except Exception as error:  # noqa: BLE001 one broken file must not lose the others; nothing of it was stored
             return replace(result, message=f"could not be loaded, nothing of it was stored: {type(error).__name__}: {error}")
         self.files.append((file_id, member, name))
@@ -256,6 +266,17 @@ class _Bundle:
             message=problem or member.problem or "",
             reasons=reasons,
         )
+
+    def _refuse_known(self, file_id: int) -> None:
+        """Raise where the sums of a file are those of scrapes that are there: taken together, counters would seem to fall."""
+        rows = self.store.rows(
+            "SELECT 1 FROM scrape AS other JOIN (SELECT instance, min(ts) AS low, max(ts) AS high FROM scrape WHERE file_id = $file "
+            "GROUP BY instance) AS own USING (instance) WHERE other.file_id <> $file AND other.ok AND other.timed "
+            "AND other.ts BETWEEN own.low AND own.high LIMIT 1",
+            {"file": file_id},
+        )
+        if rows:
+            raise _SuperfluousError("holds sums; scrapes of the same server at the same time are there: not used")
 
     def _read(self, member: Member, module: Any, file_id: int, instance: str) -> tuple[dict[str, Any], str | None]:
         """Read one file into the store: the last source_file row, and what was wrong with the bytes."""

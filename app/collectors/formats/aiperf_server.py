@@ -95,6 +95,11 @@ def sniff(head: bytes) -> bool:
     return "schema_version" in fields and isinstance(summary, dict | Tail) and "endpoints_configured" in summary
 
 
+def scrapes(head: bytes) -> bool:
+    """Whether a file that is ours holds scrapes (the lines), not sums (the document)."""
+    return "endpoint_url" in head_fields(head)
+
+
 def read(stream: BinaryIO, reference_ts: float) -> Iterator[Batch]:  # noqa: ARG001 (the times here have their year)
     """Yield batches of series, sample and scrape."""
     tally, book = Tally(), _Book()

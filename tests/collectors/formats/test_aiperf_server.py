@@ -119,6 +119,39 @@ def test_both_give_the_means_of_the_scrapes_they_were_made_of(tmp_path: Path):
     assert (instance, dt_s, ttft_s, ttft_n, tokens, running) == (OWN, 60, 25, 100, 6000, 3.5)
 
 
+def means(store: Store) -> tuple[float, ...]:
+    return store.rows(
+        "SELECT sum(ttft_n), sum(ttft_s) / sum(ttft_n), sum(generation_tokens), sum(restarted::INT) FROM interval_row"
+    )[0]
+
+
+def test_a_recorded_run_says_the_same_by_its_scrapes_and_by_its_sums(tmp_path: Path):
+    """60 requests of a real server. The sums are of the measured phase: its last tokens were counted after it."""
+    found = {}
+    for suffix in ("jsonl", "json"):
+        folder = tmp_path / suffix
+        folder.mkdir()
+        (folder / f"server_metrics_export.{suffix}").write_bytes(sample(aiperf_server, f"good/recorded-0.13.{suffix}"))
+        with Store() as store:
+            (result,) = load(store, [folder])
+            found[suffix] = means(store)
+        assert (result.format, result.rejected, result.message) == ("aiperf_server", 0, "")
+    assert found["jsonl"] == (60, pytest.approx(1.879, abs=0.001), 1920, 0)
+    assert found["json"] == (60, pytest.approx(1.879, abs=0.001), pytest.approx(1920, rel=0.05), 0)
+
+
+@pytest.mark.parametrize("order", [("json", "jsonl"), ("jsonl", "json")])
+def test_both_exports_of_a_run_count_once(order: tuple[str, str], tmp_path: Path):
+    for at, suffix in enumerate(order):
+        (tmp_path / f"{at}.{suffix}").write_bytes(sample(aiperf_server, f"good/recorded-0.13.{suffix}"))
+    with Store() as store:
+        results = {Path(one.name).suffix: one for one in load(store, [tmp_path])}
+        assert means(store) == (60, pytest.approx(1.879, abs=0.001), 1920, 0)
+    assert results[".jsonl"].added
+    assert not results[".json"].added
+    assert results[".json"].message == "holds sums; scrapes of the same server at the same time are there: not used"
+
+
 def test_other_files_are_refused():
     assert refuses(aiperf_server) == []
 
