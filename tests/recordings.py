@@ -179,5 +179,6 @@ def judged(*paths: Path) -> Incident:
 
 
 def recorded(folder: Path) -> list[str]:
-    """Return the names of the recordings in a folder."""
-    return sorted(path.name for path in folder.iterdir() if (path / "manifest.toml").exists())
+    """Return the names of the recordings in a folder: each says of which capture it is."""
+    found = {path.name: path / "manifest.toml" for path in folder.iterdir()}
+    return sorted(name for name, file in found.items() if file.exists() and "\ncapture = " in file.read_text())
