@@ -85,7 +85,7 @@ def _key(row: Mapping[str, Any]) -> _Key:
 
 def _asked(going: Collection) -> dict[_Key, _Asked]:
     asked: dict[_Key, _Asked] = {}
-    for target in going.targets:
+    for target in (*going.targets, *(target for one in going.known for target in one.targets)):
         feed = going.feeds.get(target.instance)
         asked["scrape", target.instance] = _Asked(target.instance, target.interval_s, feed.error if feed else None)
     for server in going.servers:
