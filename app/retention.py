@@ -87,7 +87,8 @@ def keep(store: Store, policy: Policy, now: float) -> Done:
     _drop_rows(store, now - policy.raw_days * DAY_S)
     _shrink(store, policy.max_bytes, now, done)
     _sweep(store)
-    _checkpoint(store)
+    if done.closed or done.thinned:
+        _checkpoint(store)
     return done
 
 
