@@ -105,8 +105,10 @@ class Store:
             self._migrate(upto)
             if path is not None and not self.read_only and upto is None:
                 self._begin()
-        except BaseException:
+        except BaseException as error:
             self._db.close()
+            if isinstance(error, duckdb.Error) and "space left" in str(error):
+                raise StoreError(f"{path}: its disk is full; the store is as it was. Free some room and try again.") from error
             raise
         self._db.execute("SET enable_external_access=false")
 
@@ -347,7 +349,7 @@ class Store:
     def _query(self, statement: str, params: Sequence[Any] | Mapping[str, Any] | None) -> Any:
         """Run a query. One with parameters `low` and `high` (epoch seconds) sees samples of that span, and of just before it."""
         span = (-math.inf, math.inf)
-        if isinstance(params, Mapping) and "low" in params and "high" in params:
+        if isinstance(params, Mapping) and isinstance(params.get("low"), int | float) and isinstance(params.get("high"), int | float):
             span = self._since(params["low"], params["high"]), params["high"]
         cursor, began = self.cursor(), time.perf_counter()
         if getattr(self._local, "span", (-math.inf, math.inf)) != span:

@@ -1,5 +1,6 @@
 """A disk that fills, a disk that is read-only, a process that is killed: what the store says, and what is left."""
 
+import gzip
 import logging
 import os
 import shutil
@@ -18,10 +19,12 @@ from recordings import finished
 from recordings import text as exposed
 
 from analyzers.model import Batch
+from app.backup import pieces, write
 from app.collectors.sources.otlp import OtlpError
 from app.live.received import take_spans
 from app.live.scraped import Feeds, put
-from app.store import Store, StoreError
+from app.retention import Policy, keep
+from app.store import DatabaseError, Store, StoreError
 
 NOON: Final = 1795953600.0
 SPAN: Final = {
@@ -117,6 +120,43 @@ def test_a_disk_that_is_full_to_the_last_byte_loses_nothing_that_was_stored(smal
         assert store.notice is None
         assert store.rows("SELECT count(*) FROM scrape WHERE ok") == [(stored + 1,)]
         assert store.rows("SELECT count(*) FROM every_sample WHERE series_id NOT IN (SELECT series_id FROM series)") == [(0,)]
+
+
+def fill(folder: Path) -> Path:
+    """Fill a disk to the last byte."""
+    with (folder / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+        while ballast.write(bytes(1 << 16)):
+            pass
+    return folder / "ballast"
+
+
+def test_closing_backing_up_and_migrating_on_a_full_disk_change_nothing(small: Path, tmp_path: Path):
+    with Store(small / "a.duckdb") as store:
+        store.min_free_bytes = 0
+        put(store, {}, [line(at) for at in range(300)])
+        held = store.rows("SELECT * FROM interval_row ORDER BY ts")
+        store.execute("CHECKPOINT")
+        ballast = fill(small)
+        with pytest.raises((DatabaseError, OSError)):
+            keep(store, Policy(), NOON + 5 * 86400)
+        with pytest.raises((DatabaseError, OSError)):
+            write(pieces(store), small / "b.tar")
+        assert store.rows("SELECT * FROM interval_row ORDER BY ts") == held
+        assert not (small / "b.tar").exists()
+        ballast.unlink()
+        assert keep(store, Policy(), NOON + 5 * 86400).closed
+        write(pieces(store), small / "b.tar")
+        assert store.rows("SELECT * FROM interval_row ORDER BY ts") == held
+    for file in (small / "a.duckdb", small / "b.tar"):
+        file.unlink()
+    old = gzip.decompress((Path(__file__).resolve().parent / "data" / "stores" / "0001.duckdb.gz").read_bytes())
+    (small / "old.duckdb").write_bytes(old)
+    ballast = fill(small)
+    with pytest.raises(StoreError, match="its disk is full; the store is as it was"):
+        Store(small / "old.duckdb")
+    ballast.unlink()
+    with Store(small / "old.duckdb") as store:
+        assert store.rows("SELECT count(*) FROM sample") == [(29228,)]
 
 
 def test_a_read_only_disk_can_be_read(small: Path):
