@@ -292,6 +292,8 @@ def report(
             opened, [{**f, "sha256": hashes.get(f["name"])} for f in files], _instant(start), _instant(end), engine,
             title=title, note=note, command=command, slo=_limits(slo), baseline=_baseline(baseline),
         )  # fmt: skip
+        if not paths:
+            opened.note("export", f"report as {output.value}, {'redacted' if redact else 'with hosts, ids and paths'}")
     if not incident.attribution.engines:
         _fail("nothing usable: expected /metrics texts of vLLM, a vLLM server log, spans or request lines")
     plain = document(incident)

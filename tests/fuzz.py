@@ -259,6 +259,11 @@ def check_archive(data: bytes, folder: Path) -> None:
         raise Finding(ARCHIVE, f"files appeared: {list(folder.iterdir())}", data)
 
 
+def most_mb() -> float:
+    """The most memory that the process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
 # -- runs ---------------------------------------------------------------------------------------------------------------------
 def run(inputs: int, seed: int, names: list[str] | None = None, keep: Callable[[Finding], None] | None = None) -> dict[str, int]:
     """So many inputs for each reader and for archives; `keep` gets findings, without it the first is raised."""
@@ -266,7 +271,7 @@ def run(inputs: int, seed: int, names: list[str] | None = None, keep: Callable[[
     wanted = names or [*(module.NAME for module in FORMATS), ARCHIVE]
     by_name: dict[str, Any] = {module.NAME: module for module in FORMATS}
     others = [text for module in FORMATS for text in corpus(module.NAME)]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = most_mb()
     with Store() as store, tempfile.TemporaryDirectory(prefix="weaklink-fuzz-") as place:
         folder = Path(place)
         (folder / "in").mkdir()
@@ -281,9 +286,9 @@ def run(inputs: int, seed: int, names: list[str] | None = None, keep: Callable[[
                         check_archive(data, folder)
                     else:
                         check_reader(by_name[name], data, store)
-                    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+                    grown = most_mb() - before
                     if grown > MOST_MB:
-                        before += int(grown * 1024)
+                        before += grown
                         raise Finding(name, f"the process grew by {grown:.0f} MB", data)  # noqa: TRY301
                 except Finding as found:
                     found.add_note(f"input {at} of seed {seed}")

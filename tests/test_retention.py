@@ -1,7 +1,11 @@
 """Closed days, thinning, limits: counters stay exact to the last reset, gauges keep mean and extremes, loaded recordings stay."""
 
+import json
 import math
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -239,3 +243,20 @@ def test_what_reads_the_past_reads_closed_days_too():
         if not name.startswith(OPEN_ONLY) and re.search(r"\b(FROM|JOIN) (sample|step|kv_event)\b", file.read_text()):
             wrong.append(name)
     assert not wrong, f"read every_sample, every_step, every_kv_event instead of the table: {wrong}"
+
+
+def test_status_says_size_growth_and_what_is_closed(tmp_path: Path):
+    path = tmp_path / "a.duckdb"
+    with filled(path, 0, 600) as store:
+        keep(store, Policy(), MIDNIGHT + 2 * DAY_S)
+        thin(store, DAY, "minute", 0.0)
+        store.execute("INSERT INTO size VALUES (?, ?)", [time.time() - DAY_S, 1000])
+    command = [sys.executable, "-m", "app", "status", "--store", str(path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"grows \d+\.\d MB a day, the disk is full in \d+ days; \d+\.\d GB of the disk are free", said)
+    assert "closed days by the minute: 1 (2026-11-29 to 2026-11-29)" in said
+    assert "2026-11-29: one sample a minute is kept (counters are exact" in said
+    found = json.loads(subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=True).stdout)
+    assert found["rows"]["sample"] > 0  # of closed days too
+    assert found["closed"][0] | {"bytes": 0} == {"level": "minute", "days": 1, "bytes": 0, "first": DAY, "last": DAY}
+    assert found["growth_bytes_per_day"] > 0
