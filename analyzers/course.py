@@ -22,6 +22,7 @@ from analyzers.steps import Rows, StepModel
 
 SLICES: Final = 48
 SCRAPES: Final = 4  # scrapes of a slice at least
+RECORDED: Final = ("ttft", "queue", "prefill", "decode", "e2e")
 COMPLETE: Final = 0.5  # records of so many of the finished requests give their mean (which slice the last ones fall into differs)
 REASONS: Final = ("slots", "kv", "deferred", "budget", "step", "stall", "unread")
 _STALLS: Final = "vllm:inter_token_latency_seconds"
@@ -105,7 +106,7 @@ def cut_of(engine: Engine, low: float, high: float) -> Engine:
     interval = cut(engine.interval, "ts")
     total = {key: float(np.nansum(interval[key])) for key in engine.total if key in interval and np.isfinite(interval[key]).any()}
     request = cut(engine.request, "end_ts")
-    total |= _first_tokens(request, total)
+    total |= _recorded(request, total)
     return replace(
         engine, interval=interval, scrape=cut(engine.scrape, "ts"), stat=cut(engine.stat, "ts"), step=cut(engine.step, "ts"),
         request=request, total=total, bucket={key: one for key, one in engine.bucket.items() if key != _STALLS},
@@ -113,13 +114,19 @@ def cut_of(engine: Engine, low: float, high: float) -> Engine:
     )  # fmt: skip
 
 
-def _first_tokens(request: Mapping[str, Array], total: Mapping[str, float]) -> dict[str, float]:
-    """TTFT of the requests that finished in the slice, from their records: the histogram has it of those that began to answer in it."""
+def _recorded(request: Mapping[str, Array], total: Mapping[str, float]) -> dict[str, float]:
+    """Stage seconds of the requests that ended in the slice, from their records: of the same requests, all of them.
+
+    The histograms have TTFT of those that began to answer in it, and what they counted at a scrape may have ended before.
+    """
     finished = total.get("e2e_n", 0.0)
-    known = request["ttft_s"][np.isfinite(request["ttft_s"].astype(float))] if "ttft_s" in request else np.zeros(0)
-    if not finished or len(known) < COMPLETE * finished:
+    if not finished or any(f"{name}_s" not in request for name in RECORDED):
         return {}
-    return {"ttft_s": float(known.astype(float).mean()) * finished, "ttft_n": finished}
+    seconds = {name: np.asarray(request[f"{name}_s"], dtype=float) for name in RECORDED}
+    known = np.isfinite(np.sum(list(seconds.values()), axis=0))
+    if known.sum() < COMPLETE * finished:
+        return {}
+    return {f"{name}_s": float(values[known].mean()) * finished for name, values in seconds.items()} | {"ttft_n": finished}
 
 
 def _slice(accounts: Sequence[Books], name: str) -> tuple[Target | None, dict[str, float], float]:

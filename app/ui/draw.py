@@ -43,8 +43,8 @@ class Line:
     """One trace of a panel: a column of the timeline, its name in the key, its colour.
 
     `area` fills it down to 0, `rare` leaves it out where it is never above 0, `said` is its name beside the pointer, `dash` its
-    stroke, `at` the column of its instants. `bar` stacks it as bars that end there and are `<at>_width` seconds long, `band` fills
-    it down to the line before.
+    stroke, `at` the column of its instants. `bar` stacks it as bars that end there and are `<at>_width` seconds long, from the
+    column `base` on where one is named.
     """
 
     column: str
@@ -56,7 +56,7 @@ class Line:
     dash: str | None = None
     at: str = "ts"
     bar: bool = False
-    band: bool = False
+    base: str | None = None
     hatched: bool = False
 
 
@@ -111,7 +111,8 @@ def panels(
             own = x if line.at == "ts" else times(columns, line.at)
             y = np.asarray(columns[line.column], dtype=float) * panel.factor
             if line.bar:
-                figure.add_trace(_bar(own, y, float(columns[f"{line.at}_width"][0]), line, axis, panel.unit))
+                base = None if line.base is None else np.asarray(columns[line.base], dtype=float) * panel.factor
+                figure.add_trace(_bar(own, y, base, float(columns[f"{line.at}_width"][0]), line, axis, panel.unit))
             else:
                 figure.add_trace(_trace(own, y, line, axis, panel.unit))
         figure.update_layout(
@@ -185,18 +186,19 @@ def _trace(x: Any, y: Any, line: Line, axis: str = "y", unit: str = "") -> go.Sc
         showlegend=False,
         line={"color": line.colour, "width": 1.6, "dash": line.dash},
         marker={"color": line.colour, "size": 5},
-        fill="tozeroy" if line.area else "tonexty" if line.band else None,
+        fill="tozeroy" if line.area else None,
         hovertemplate=f"{line.said or line.name} %{{y:,.3~r}}{unit}<extra></extra>",
     )
 
 
-def _bar(x: Any, y: Any, width_s: float, line: Line, axis: str, unit: str) -> go.Bar:
+def _bar(x: Any, y: Any, base: Any, width_s: float, line: Line, axis: str, unit: str) -> go.Bar:
     """A layer of a stack: a bar a slice, so that a slice of which nothing is known stays empty."""
     scale = 1000.0 if np.asarray(x).dtype.kind == "M" else 1.0
     return go.Bar(
-        x=x, y=y.astype(np.float32), yaxis=axis, name=line.name, width=width_s * scale, offset=-width_s * scale, showlegend=False,
+        x=x, y=(y if base is None else y - base).astype(np.float32), base=base, yaxis=axis, name=line.name, width=width_s * scale, offset=-width_s * scale, showlegend=False,
         marker={"color": line.colour, "line": {"width": 0}, "pattern": {"shape": "/", "size": 5, "solidity": 0.35} if line.hatched else {}},
-        hovertemplate=f"{line.said or line.name} %{{y:,.3~r}}{unit}<extra></extra>",
+        customdata=None if base is None else np.stack([base, y], 1),
+        hovertemplate=f"{line.said or line.name} {'%{y:,.3~r}' if base is None else '%{customdata[0]:,.3~r} to %{customdata[1]:,.3~r}'}{unit}<extra></extra>",
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import streamlit as st
 
 from app.ui import draw
 from app.ui.markup import Html, bold, div, join, link, tag
+from app.ui.words import flagged
 
 WAYS: Final = (
     (
@@ -20,7 +21,7 @@ WAYS: Final = (
     ),
     (
         "Watch a running server",
-        "Its /metrics is scraped every second into this store; the pages follow. With --prometheus URL, `weaklink collect` reads what a Prometheus has.",
+        "Its /metrics is scraped every second into the store; the pages follow. What a Prometheus holds: `weaklink collect --prometheus URL`.",
         "weaklink serve --target HOST:8000",
     ),
 )
@@ -31,13 +32,12 @@ def first_run() -> None:
     draw.html(head())
     for at, (column, (title, what, line)) in enumerate(zip(st.columns(3, gap="small"), WAYS, strict=True), 1):
         with column, st.container(key=f"card-way-{at}"):
-            upload = tag("p", "Or here: ", link("upload", "Upload a bundle"), ".") if "load" in line else None
-            draw.html(join([div("wl-title", f"{at}"), tag("p", bold(title)), tag("p", what, look="wl-soft"), upload]))
+            draw.html(join([tag("p", bold(f"{at} · {title}")), tag("p", flagged(what), look="wl-soft")]))
             st.code(line, language="bash")
 
 
 def head() -> Html:
     """The answer of a store that holds nothing."""
     what = "Then this page says which link of the chain limits latency, by how many seconds, how sure that is, and what to try."
-    ways = "Three ways to bring data follow; each line can be copied."
-    return div("wl-answer", tag("h1", "Nothing has been loaded yet."), tag("p", ways, " ", what), data_verdict="empty")
+    ways = ["Three ways to bring data, each a line to copy; or here: ", link("upload", "Upload a bundle"), ". "]
+    return div("wl-answer", tag("h1", "Nothing has been loaded yet."), tag("p", *ways, what), data_verdict="empty")

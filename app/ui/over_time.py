@@ -22,6 +22,7 @@ WORTH: Final = 0.02  # share of all seconds below which a link is one of the oth
 GREYS: Final = ("#6f7782", "#9aa0a9", "#565e69", "#b4b9c0")
 FLOOR: Final = "#cfd3d8"
 REST: Final = "#a3a8b0"
+BAND: Final = "rgba(108,159,216,0.5)"
 FEW: Final = 8  # slices at least, however many engines there are
 LOAD: Final = 400  # slices times engines
 REASONS: Final[Mapping[str, tuple[str, str]]] = {  # reason of the books: the link, the words
@@ -97,13 +98,15 @@ def quantiles(view: View) -> tuple[dict[str, Array], dict[str, tuple[Line, ...]]
     if not len(found["ts"]):
         return {}, {}
     columns = {f"p95_{name}": np.asarray(values, float) for name, values in found.items()}
+    columns["p95_ts_width"] = np.array([float(np.median(np.diff(found["ts"]))) if len(found["ts"]) > 1 else 1.0])
     bands: dict[str, tuple[Line, ...]] = {}
     for title, name in (("TTFT, s", "ttft"), ("ITL, ms", "itl")):
-        low = Line(f"p95_{name}_low_s", "", "rgba(108,159,216,0.55)", at="p95_ts", said=f"{name.upper()} p95 at least")
-        high = Line(
-            f"p95_{name}_high_s", "p95 lies in this bucket", "#6c9fd8", at="p95_ts", band=True, said=f"{name.upper()} p95 at most"
+        said = f"{name.upper()} p95"
+        bands[title] = (
+            Line(
+                f"p95_{name}_high_s", "p95 lies in this bucket", BAND, said=said, at="p95_ts", bar=True, base=f"p95_{name}_low_s"
+            ),
         )
-        bands[title] = (low, high)
     return columns, bands
 
 

@@ -16,7 +16,7 @@ from app.ui.words import ahead_s, clock, count, number, plain
 
 STAGES: Final = tuple(Stage)
 PREEMPTED: Final = "#e04848"
-ROW_PX: Final = 34
+ROW_PX: Final = 37
 LONE: Final = 25.0  # times the longest request: where the slowest lie further apart, each has a clock of its own
 TEXT_SHARE: Final = 0.07  # of the width: a bar that is narrower bears no number
 MOST_MARKS: Final = 40  # prompts of others marked in one decode
@@ -159,23 +159,8 @@ def _tint(bars: Sequence[Bar], chosen: str, origin: Mapping[int, float], *, one_
 
 
 def _words(bars: Sequence[Bar], chosen: str, origin: Mapping[int, float], *, one_clock: bool) -> list[dict[str, Any]]:
-    """Seconds and tokens at the end of each bar, and above the tint what it is."""
+    """What the tint is, above it."""
     found: list[dict[str, Any]] = []
-    for at, bar in enumerate(bars):
-        end = float(bar.row["arrival_ts"]) + float(bar.row["e2e_s"] or 0.0) - origin[at]
-        out = f" · {count(bar.row['output_tokens'])} out" if bar.row["output_tokens"] is not None else ""
-        text = f"{number(bar.row['e2e_s'])} s{out}"
-        found.append(
-            {
-                "text": text,
-                "x": _x(end, one_clock),
-                "y": at,
-                "xanchor": "left",
-                "showarrow": False,
-                "font": {"size": 11.5},
-                "xshift": 4,
-            }
-        )
     worst = _worst(bars, chosen)
     if worst is not None and worst[1].span is not None:
         text = f"<b>{html.escape(worst[1].says.partition(' that arrived')[0])}</b>"
@@ -189,7 +174,7 @@ def _words(bars: Sequence[Bar], chosen: str, origin: Mapping[int, float], *, one
 def _layout(figure: go.Figure, bars: Sequence[Bar], width: float, origin: Mapping[int, float], *, one_clock: bool) -> None:
     starts = [float(bar.row["arrival_ts"]) - origin[at] for at, bar in enumerate(bars)]
     ends = [float(bar.row["arrival_ts"]) + float(bar.row["e2e_s"] or 0.0) - origin[at] for at, bar in enumerate(bars)]
-    low, high = min(starts) - 0.02 * width, max(ends) + 0.14 * width
+    low, high = min(starts) - 0.02 * width, max(ends) + 0.02 * width
     figure.update_layout(
         barmode="overlay",
         height=74 + ROW_PX * len(bars),
@@ -203,7 +188,7 @@ def _layout(figure: go.Figure, bars: Sequence[Bar], width: float, origin: Mappin
         xaxis={"range": [_x(low, one_clock), _x(high, one_clock)], "fixedrange": True, "showgrid": False, "zeroline": False},
         yaxis={
             "tickvals": list(range(len(bars))),
-            "ticktext": [html.escape(bar.name) for bar in bars],
+            "ticktext": [_label(bar) for bar in bars],
             "range": [len(bars) - 0.5, -0.5],
             "fixedrange": True,
             "showgrid": False,
@@ -218,6 +203,12 @@ def _layout(figure: go.Figure, bars: Sequence[Bar], width: float, origin: Mappin
         figure.update_xaxes(
             title={"text": "seconds since each one's arrival" if not one_clock else "seconds", "font": {"size": 11}}
         )
+
+
+def _label(bar: Bar) -> str:
+    """Name, seconds and tokens of a request, beside its bar."""
+    out = f" · {count(bar.row['output_tokens'])} out" if bar.row["output_tokens"] is not None else ""
+    return f"{html.escape(bar.name)}<br><b>{number(bar.row['e2e_s'])} s</b>{out}"
 
 
 # -- heat map -----------------------------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def exact(n: float | None) -> str:
     """A number as it was recorded: whole where it is whole, else with six significant digits."""
     if n is None or not math.isfinite(n):
         return "unknown"
-    return f"{n:,.0f}" if n == round(n) and abs(n) < 1e15 else number(n, 6)
+    return f"{n:,.0f}" if n == round(n) and abs(n) < 1e15 else re.sub(r"(\.\d*?)0+$", r"\1", number(n, 6))
 
 
 def plural(n: float, one: str, many: str | None = None) -> str:

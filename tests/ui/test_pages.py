@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pytest
 from recordings import INCIDENTS, NOON, ROOT, finished, judged, loaded, recorded, scrapes, stored
 from streamlit.testing.v1 import AppTest
@@ -16,11 +17,14 @@ from streamlit.testing.v1.app_test import TMP_DIR
 
 from analyzers.links import CHAIN
 from analyzers.model import TARGETS, Part, Stage, Target
+from app.alerts import history
+from app.alerts.definitions import slo_of
 from app.store import Store, sql
-from app.ui import chain, draw, first, ledger, marks, shared, verdict, words
+from app.ui import chain, decisions, draw, evidence, first, ledger, marks, shared, verdict, words
 from app.ui.markup import Html, esc, join, link, row, tag
 from app.ui.screens import PAGES
 from app.ui.session import Pick, Recording, pick_of, scope
+from app.ui.words import TITLES
 
 atexit.register(TMP_DIR.cleanup)  # else its end is a warning, and a warning is an error
 
@@ -71,7 +75,8 @@ def test_an_empty_store_says_what_to_do(page: str):
 
 
 @pytest.mark.parametrize("name", recorded(INCIDENTS))
-def test_every_page_draws_every_incident_and_the_headline_is_its_verdict(name: str):
+def test_every_page_draws_every_incident_and_the_headline_is_its_verdict(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(decisions, "MOST_REPLAYED", 0)  # replays are tried once, below
     store, _ = loaded(INCIDENTS / name)
     for target, found in judged(INCIDENTS / name).attribution.targets.items():
         shown = html(opened("overview", store, target=target))
@@ -80,6 +85,11 @@ def test_every_page_draws_every_incident_and_the_headline_is_its_verdict(name: s
         assert shown.count("wl-link limiting") == (1 if found.limiting else 0)
     assert opened("timeline", store).get("plotly_chart")
     assert name in html(opened("upload", store))
+    seen = plain(html(opened("link", store, link=name if name in TITLES else "slots")))
+    assert "Raw samples behind it" in seen
+    assert "None in this window. Kinds that would tell" in seen or "log.gz:" in seen
+    told = "data-request=" in html(opened("requests", store))
+    assert told
 
 
 def test_a_log_alone_has_no_seconds_and_no_zeros_for_them():
@@ -102,6 +112,84 @@ def test_an_engine_picked_is_the_only_one_judged():
     assert f"only {first} is shown on this page" in plain(html(opened("overview", store, engine=first)))
     assert f"only {second} is shown on this page" in plain(html(opened("overview", store, engine=second)))
     assert "2 engines · choose a row to see one alone" in plain(html(opened("overview", store, engine="another/0")))
+
+
+def test_a_link_s_page_says_what_it_holds_and_where_that_stands():
+    store, _ = loaded(INCIDENTS / "slots")
+    shown = plain(html(opened("link", store, link="slots"))).replace(words.THIN, " ")
+    part = judged(INCIDENTS / "slots").attribution.targets["ttft"].part("slots")
+    assert f"Slots hold {words.value('ttft', part.seconds)}".replace(words.THIN, " ") in shown
+    assert all(section in shown for section in ("Why it costs latency", "How it is computed", "What to try"))
+    assert "vllm:num_requests_running" in shown
+    assert "Predicted from this window, for TTFT" in shown
+    other = plain(html(opened("link", store, link="no such link")))
+    assert "Slots hold" in other  # the limiting one
+
+
+def test_without_request_records_the_page_says_which_flag_gives_them():
+    store, _ = loaded(INCIDENTS / "output")
+    app = opened("requests", store)
+    shown = plain(html(app)).replace(words.THIN, " ")
+    assert "Only histograms tell of latency here" in shown
+    assert "--otlp-traces-endpoint" in shown
+    assert re.search(r"TTFT 3,121 2\.12 s 0\.5 . 0\.75 s 7\.5 . 10 s 10 . 20 s", shown)  # exact mean, percentiles by their bucket
+    assert app.get("plotly_chart")  # the buckets as a heat map
+
+
+def test_a_request_of_the_address_is_shown_or_said_to_be_missing():
+    store, _ = loaded(INCIDENTS / "slots")
+    (key,) = store.rows("SELECT request_id FROM request_row ORDER BY e2e_s LIMIT 1")[0]
+    assert f'data-request="{key}"' in html(opened("requests", store, request=key))
+    assert "There is no request &lt;b&gt; in this window" in html(opened("requests", store, request="<b>"))
+
+
+def test_objectives_are_held_against_the_window_and_judge_load():
+    store, _ = loaded(INCIDENTS / "healthy")
+    assert 'data-verdict="healthy"' in html(opened("overview", store, target="e2e"))
+    try:
+        history.save(store, slo_of({"name": "x", "kind": "e2e", "threshold": "1ms", "objective": "99%"}, "a test"))
+        shown = html(opened("overview", store, target="e2e"))
+        assert "✕ target 0.001 s for 99" in plain(shown)
+        assert 'data-verdict="limited"' in shown  # by load: the objective is missed
+        assert "SLO of 0.001 s is missed" in plain(shown)
+    finally:
+        history.remove(store, "x")
+
+
+def test_a_baseline_stands_beside_the_window():
+    store, _ = loaded(INCIDENTS / "slots")
+    start = judged(INCIDENTS / "slots").attribution.start
+    params = Pick(base_start=start, base_end=start + 36.0).params()
+    shown = plain(html(opened("timeline", store, **params))).replace(words.THIN, " ")
+    assert "Against the baseline" in shown
+    assert re.search(r"Slots \d\.\d+ \d\.\d+ \+\d\.\d+ ", shown)
+    assert "baseline " in plain(html(opened("overview", store, **params)))
+
+
+def test_when_it_began_and_with_what_is_said():
+    store, _ = loaded(INCIDENTS / "prefill_backlog")
+    shown = plain(html(opened("overview", store))).replace(words.THIN, " ")
+    assert re.search(r"Began 15:34:10 with 3\d prompts of about 12,000 tokens within \d\.\d+ s; it lasted 14 s\.", shown)
+    assert re.search(r"Predicted for TTFT from this window, each alone · all .*.\d\.\d\d s", shown)
+
+
+def test_every_link_s_evidence_says_what_its_columns_and_log_lines_are():
+    store = Store()
+    known = {name for (name,) in store.rows("SELECT DISTINCT quantity FROM quantity")}
+    for module in CHAIN:
+        found = evidence.evidence(module.LINK.name)
+        assert found.columns
+        assert all(says for _, says in found.columns)
+        assert found.kinds
+        assert known & set(found.words) or "event_row" in found.words
+
+
+def test_a_long_series_keeps_its_spikes_and_dips():
+    values = np.ones(20_000)
+    values[[777, 12_345]] = 9.0, -9.0
+    short = evidence.reduced({"ts": np.arange(20_000.0), "x": values})
+    assert len(short["ts"]) == len(short["x"]) == 2 * evidence.SLICES
+    assert (short["x"].max(), short["x"].min()) == (9.0, -9.0)
 
 
 def test_what_users_named_is_text(tmp_path: Path):
@@ -160,6 +248,7 @@ def test_a_broken_archive_is_said_plainly():
     [
         Pick(),
         Pick("tpot", "127.0.0.1:8000/1", NOON + 0.25, NOON + 61.5, "a bundle"),
+        Pick(base_start=NOON, base_end=NOON + 60, zone="local", link="slots", request="cmpl-&1"),
         Pick(start=3.0, end=7.0),  # texts without a clock
     ],
 )
@@ -168,7 +257,7 @@ def test_picks_survive_the_address(pick: Pick):
 
 
 def test_an_address_that_makes_no_sense_is_left_aside():
-    assert pick_of({"target": "x", "from": "yesterday", "to": "nan"}) == Pick()
+    assert pick_of({"target": "x", "from": "yesterday", "to": "nan", "base-from": "9", "base-to": "3", "zone": "mars"}) == Pick()
     assert pick_of({"from": "2026-11-29T12:00:00Z", "to": "2026-11-29T11:00:00Z"}) == Pick()
     assert pick_of({"from": "2026-11-29T12:00:00"}).start == NOON
 
@@ -193,6 +282,17 @@ def test_a_drag_is_read_as_utc():
     assert draw.seconds("2026-11-29 12:00:01.5") == NOON + 1.5
     assert draw.seconds(4) == 4.0
     assert draw.seconds("here") is None
+
+
+def test_local_time_is_written_and_read_back():
+    try:
+        words.write_in(-3.5 * 3600)
+        assert (words.zone(), words.clock(NOON)) == ("UTC\N{MINUS SIGN}3:30", "08:30:00")
+        assert draw.seconds(draw.stamp(NOON)) == NOON
+        assert str(draw.times({"ts": [NOON], "timed": [True]})[0]).startswith("2026-11-29T08:30")
+    finally:
+        words.write_in(0.0)
+    assert words.zone() == "UTC"
 
 
 # -- words --------------------------------------------------------------------------------------------------------------------

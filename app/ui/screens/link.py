@@ -128,6 +128,11 @@ def _per(name: str) -> str:
     return " a token" if name == "tpot" else ""
 
 
+def _verb(title: str) -> str:
+    """The verb after a title: Slots hold, Prefix miss holds."""
+    return "hold" if title.endswith("s") and not title.endswith("ss") else "holds"
+
+
 def _measured(target: Target, part: Part) -> str:
     label = LABELS[target.name]
     if not part.used and not part.seconds:
@@ -138,7 +143,7 @@ def _measured(target: Target, part: Part) -> str:
     if target.measured_s is None:
         return f": no request seconds of {label} were measured."
     share = f" ({percent(part.seconds / target.measured_s)})" if target.measured_s else ""
-    return f" holds {value(target.name, part.seconds)} of the mean {label} of {value(target.name, target.measured_s)}{_per(target.name)}{share}."
+    return f" {_verb(TITLES[part.link])} {value(target.name, part.seconds)} of the mean {label} of {value(target.name, target.measured_s)}{_per(target.name)}{share}."
 
 
 def _state(target: Target, part: Part) -> list[str]:

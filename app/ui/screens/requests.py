@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import streamlit as st
 
-from analyzers.beside import Beside, Held
+from analyzers.beside import SAME_S, Beside, Held
 from analyzers.model import TARGETS, Columns, Stage
 from app.ui import decisions, draw, neighbours, session
 from app.ui.markup import Html, bold, div, join, link, row, table, tag
@@ -173,8 +173,7 @@ def _request(view: View, bar: Bar) -> None:
         draw.html(tag("p", f"Only its client told of it: {number(one['ttft_s'])} s to the first token, then {number((one['e2e_s'] or 0) - (one['ttft_s'] or 0))} s. ",
                       "The server's stages need its span (", flagged(SPANS), ") or ", flagged("--enable-per-request-metrics"), "."))  # fmt: skip
     else:
-        draw.html(held(view, bar.beside))
-        draw.html(culprits(view, bar))
+        draw.html(join([held(view, bar.beside), culprits(view, bar)]))
     draw.html(behind(view.rows("request_place", key=one["key"], instance=one["instance"] or "")))
 
 
@@ -220,7 +219,7 @@ def _culprit(view: View, columns: Columns, at: int, arrival: float) -> Html:
     key = str(columns["key"][at])
     ago = float(columns["arrival_ts"][at]) - arrival
     name = link(view.pick.address("requests", request=key), name_of(key))
-    when = f"{abs(ago):.1f} s {'before' if ago <= 0 else 'after'}"
+    when = "at once" if abs(ago) < SAME_S else f"{abs(ago):.1f} s {'before' if ago <= 0 else 'after'}"
     cells = (name, exact(float(columns["prompt_tokens"][at])), when, fixed("e2e", float(columns["prefill_s"][at]), 3))
     return row(cells, numbers=(1, 2, 3), heads={1: "tokens", 2: "arrived", 3: "prefill"})
 
