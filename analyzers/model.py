@@ -270,12 +270,71 @@ class Hypothesis:
 
 
 @dataclass(frozen=True, slots=True)
+class Impact:
+    """What an objective lost in a window: `bad` of `total` events (requests; ITL: tokens), between `least` and `most` where it is interpolated.
+
+    `objective` is the share that must be good, `assumed` where nobody gave it. `minutes` had events, in `bad_minutes` of them more
+    were bad than the objective allows. `period_s` is the objective's, None where it has none. `first_ts` is the first bad event.
+    `missing` says why nothing can be told.
+    """
+
+    name: str
+    kind: str
+    threshold_s: float | None
+    objective: float
+    assumed: bool = False
+    total: float = 0.0
+    bad: float = 0.0
+    least: float = 0.0
+    most: float = 0.0
+    minutes: int = 0
+    bad_minutes: int = 0
+    first_ts: float | None = None
+    period_s: float | None = None
+    source: str = ""
+    missing: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What shows a link on one engine: the query, its parameters, its columns (at most a few hundred points), and lines of logs.
+
+    `meaning` says what a column is, `rows` how many the query gave. `lines` are (file, line, epoch seconds or None, what it says).
+    """
+
+    link: str
+    instance: str
+    engine: str
+    query: str
+    parameters: Mapping[str, Any]
+    meaning: Mapping[str, str]
+    columns: Mapping[str, Sequence[float]]
+    rows: int
+    lines: tuple[tuple[str, int, float | None, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of the window one server was seen: scrapes, failed ones, the longest time without a good one, and its bounds."""
+
+    instance: str
+    scrapes: int
+    failed: int
+    first_ts: float | None
+    last_ts: float | None
+    gap_s: float | None
+    gap_ts: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Incident:
     """What is exported: an attribution and where it comes from.
 
-    `files` holds one mapping a file: name, format, lines, rejected. `version` is weaklink's. The rest is for reports: `timeline`
-    (epoch seconds, what happened), `series` (time series by engine and name, at most a few hundred points), `stream` the
-    workload in words, `arguments` of the engine, `command` that reproduces the report.
+    `files` holds one mapping a file: name, format, lines, rejected, and for reports sha256, bytes, server. `version` is weaklink's.
+    The rest is for reports: `timeline` (epoch seconds, what happened), `series` (time series by engine and name, at most a few
+    hundred points), `stream` the workload in words, `arguments` of each server, `command` that reproduces the report,
+    `baseline` the name of what it is compared to, `changes` what differs from it, in sentences.
     """
 
     version: str
@@ -287,5 +346,10 @@ class Incident:
     series: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     stream: str = ""
     hypotheses: tuple[Hypothesis, ...] = ()
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     command: str = ""
+    impact: tuple[Impact, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    coverage: tuple[Coverage, ...] = ()
+    baseline: str = ""
+    changes: tuple[str, ...] = ()

@@ -256,56 +256,125 @@ def report(
         str | None, typer.Option("--from", help="Start of the window: ISO 8601 (UTC) or epoch seconds.", show_default=False)
     ] = None,
     end: Annotated[str | None, typer.Option("--to", help="End of the window.", show_default=False)] = None,
-    engine: Annotated[list[str] | None, typer.Option(help="Only this engine.", show_default=False)] = None,
+    alert: Annotated[
+        int | None, typer.Option(help="The window of this alert of the store, against the time before it.", show_default=False)
+    ] = None,
+    kept: Annotated[
+        int | None, typer.Option("--incident", help="An incident that was kept on the Reports page.", show_default=False)
+    ] = None,
+    engine: Annotated[list[str] | None, typer.Option(help="Only this engine: host:port/label.", show_default=False)] = None,
     title: Annotated[str, typer.Option(help="Title. [default: the verdict]", show_default=False)] = "",
     note: Annotated[str, typer.Option(help="A note in the report.", show_default=False)] = "",
     slo: Annotated[list[str] | None, typer.Option(help="TARGET=SECONDS, for example ttft=2.", show_default=False)] = None,
     baseline: Annotated[
         Path | None, typer.Option(help="A bundle of the same service when it was well.", show_default=False)
     ] = None,
-    redact: Annotated[bool, typer.Option("--redact/--no-redact", help="Replace hosts, addresses, ids, paths and keys.")] = True,
+    redact: Annotated[
+        bool, typer.Option("--redact/--no-redact", help="Replace hosts, addresses, ids, paths, models and keys by words.")
+    ] = True,
+    show_replaced: Annotated[
+        bool, typer.Option("--show-replaced", help="List on standard error what was replaced by which word: for your eyes.")
+    ] = False,
+    with_data: Annotated[
+        bool, typer.Option("--with-data", help="Also write the rows of the window as a bundle that weaklink loads again.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Where to write. [default: standard output; incident.pdf]", show_default=False)
     ] = None,
     instance: Instance = None,
     output: Annotated[ReportFormat, typer.Option("--format", help="Format of the report.")] = ReportFormat.HTML,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of the json format, and nothing else.")] = False,
 ) -> None:
-    """Write an incident report that opens offline and says how to reproduce it."""
-    from app.incident import incident_for
-    from app.redact import redacted
-    from app.reporting import write
-    from app.reports.document import document
+    """Write an incident report that opens offline: of recordings, of a window of the store, of an alert or of a kept incident.
 
+    Exit status: 0 written, 2 nothing usable was found, 1 wrong arguments.
+    """
+    from app.incident.kept import Asked
+    from app.reporting import AlertError, schema_text
+    from app.reporting import report as made
+
+    if schema:
+        typer.echo(schema_text(), nl=False)
+        return
+    if (alert is not None or kept is not None) and (paths or start or end or engine):
+        _fail("--alert and --incident say themselves which window is meant: leave out PATH, --from, --to and --engine", 1)
+    low, high = _instant(start), _instant(end)
+    if low is not None and high is not None and low >= high:
+        _fail(f"--from {start} is not before --to {end}", 1)
+    asked = Asked(low, high, tuple(engine) if engine else None, title, note, _limits(slo))
+    before = _baseline_window(baseline)
+    data = None if not with_data else f"{(out or Path('incident')).stem}-data.zip"
     with _open(None if paths and store is None else store or default_store()) as opened:
-        results = _load(opened, paths, instance) if paths else []
-        _clear_progress()
-        files = [_file(r) for r in results] if paths else _stored_files(opened)
-        hashes = dict(opened.rows("SELECT name, sha256 FROM source_file"))
-        command = " ".join(
-            [
-                "weaklink report",
-                *(p.name for p in paths or []),
-                *(f"--from {start}" if start else "", f"--to {end}" if end else ""),
-            ]
-        ).strip()
-        incident = incident_for(
-            opened, [{**f, "sha256": hashes.get(f["name"])} for f in files], _instant(start), _instant(end), engine,
-            title=title, note=note, command=command, slo=_limits(slo), baseline=_baseline(baseline),
-        )  # fmt: skip
+        results = [_file(r) for r in _load(opened, paths, instance)] if paths else []
+        try:
+            found = made(
+                opened, _asked_of(opened, asked, alert, kept), results=results, named=[str(p) for p in paths or []], baseline=before,
+                baseline_name=str(baseline) if baseline else "", redact=redact, with_data=data,
+                progress=_step if sys.stderr.isatty() else None,
+            )  # fmt: skip
+        except AlertError as error:
+            _fail(str(error), 1)
         if not paths:
             opened.note("export", f"report as {output.value}, {'redacted' if redact else 'with hosts, ids and paths'}")
-    if not incident.attribution.engines:
+    _clear_progress()
+    if not found.plain["engines"]:
         _fail("nothing usable: expected /metrics texts of vLLM, a vLLM server log, spans or request lines")
-    plain = document(incident)
-    if redact:
-        plain, replaced = redacted(plain)
-        plain["replaced"] = replaced
-        typer.echo("replaced: " + (", ".join(f"{n} {kind}" for kind, n in replaced.items()) or "nothing"), err=True)
+    _written(found, output.value, out, show_replaced=show_replaced)
+
+
+def _baseline_window(path: Path | None) -> Any:
+    from app.pipeline import window_of
+
+    if path is None:
+        return None
+    with _open(None) as opened:
+        _load(opened, [path], None)
+        return window_of(opened)
+
+
+def _asked_of(store: Any, asked: Any, alert: int | None, kept: int | None) -> Any:
+    """What is asked, with the window of the alert or incident; what the command line says goes before what was kept."""
+    from dataclasses import replace
+
+    from app.incident.kept import one
+    from app.reporting import of_alert
+
+    if alert is None and kept is None:
+        return asked
+    if alert is not None:
+        found = of_alert(store, alert)
+    else:
+        held = one(store, cast(int, kept))
+        if held is None:
+            _fail(f"no incident has the number {kept}", 1)
+        found = held.asked
+    return replace(found, title=asked.title or found.title, note=asked.note or found.note, slo={**found.slo, **asked.slo})
+
+
+def _step(what: str) -> None:
+    typer.echo(f"\r\033[K{what}", nl=False, err=True)
+
+
+def _written(found: Any, output: str, out: Path | None, *, show_replaced: bool) -> None:
+    """Write report and data; what was replaced, and where everything is, goes to standard error."""
+    from app.reporting import write
+
+    if found.redactor is not None:
+        said = ", ".join(f"{n} {kind}" for kind, n in found.plain["replaced"].items())
+        typer.echo(f"replaced: {said or 'nothing'}", err=True)
+        for line in found.redactor.lines() if show_replaced else ():
+            typer.echo(f"  {line}", err=True)
     try:
-        written = write(plain, output.value, out)
+        written = write(found.plain, output, out)
     except RuntimeError as error:
         _fail(str(error), 1)
-    typer.echo(f"written: {', '.join(str(p) for p in written)}", err=True)
+    if found.data is not None:
+        place = (out or Path()).with_name(found.plain["data"]["name"]) if out else Path(found.plain["data"]["name"])
+        place.write_bytes(found.data.data)
+        written.append(place)
+        typer.echo(f"data: {found.plain['data']['says']}", err=True)
+    if written:
+        typer.echo(f"written: {', '.join(str(p) for p in written)}", err=True)
 
 
 @app.command()

@@ -37,7 +37,7 @@ _STATE: Final = {
     "kv_usage_high_ratio",
 }
 LOOK_BACK_S: Final = 300.0  # for the last value of a counter: a scrape may miss a series
-_INSTANTS: Final = (
+INSTANTS: Final = (
     *("spec_decode", "kv_transfer", "eplb", "rearrange", "jit", "prefix_reset", "aborted", "preempted_v0", "failed", "death"),
     "aggregate",
 )
@@ -70,8 +70,7 @@ def window_of(store: Store, start: float | None = None, end: float | None = None
         "SELECT * FROM request_row WHERE end_ts > $low AND end_ts <= $high ORDER BY instance, arrival_ts", bounds
     )
     bucket = store.columns(
-        "SELECT instance, engine, family, le, sum(n) AS n FROM bucket WHERE ts > $low AND ts <= $high AND list_contains($families, family) "
-        "GROUP BY ALL ORDER BY instance, engine, family, le",
+        "SELECT * FROM bucket_sum($families, $low, $high) ORDER BY instance, engine, family, le",
         {**bounds, "families": [f"vllm:{name}" for name in _BUCKETS]},
     )
     kv = store.columns(
@@ -85,7 +84,7 @@ def window_of(store: Store, start: float | None = None, end: float | None = None
     events = _events(store, bounds)
     pairs = _pairs(store, bounds, interval, stat, step) or _outside(store, events)
     found = tuple(
-        _engine(store, pair, interval, stat, step, scrape, request, bucket, kv, events, _alone(pairs, pair))
+        _engine(store, pair, interval, stat, step, scrape, request, bucket, kv, events, _alone(pairs, pair), high)
         for pair in pairs
         if engines is None or pair[1] in engines or f"{pair[0]}/{pair[1]}" in engines
     )
@@ -179,6 +178,7 @@ def _engine(
     kv: Columns,
     events: Sequence[tuple[str | None, Event]],
     alone: bool,
+    high: float,
 ) -> Engine:
     instance, engine = pair
     row = _pick(interval, instance, engine)
@@ -186,7 +186,7 @@ def _engine(
     mine = tuple(event for where, event in events if where == instance and event.engine in {None, engine})
     one = _pick(bucket, instance, engine)
     counts = _pick(kv, instance, engine)
-    facts = facts_of(store, instance, engine, mine)
+    facts = facts_of(store, instance, engine, mine, high)
     if not total.get("e2e_n") and not (stat["instance"] == instance).any() and len(scrape["ts"]):
         facts["last_gauges"] = _last_gauges(store, instance, engine, float(scrape["ts"].max()))
     return Engine(
@@ -226,7 +226,7 @@ def _events(store: Store, bounds: Mapping[str, float]) -> list[tuple[str | None,
     found = store.rows(
         "SELECT instance, ts, engine, kind, fields, file, line FROM event_row "
         "WHERE ts IS NULL OR (ts >= $low AND ts <= $high) OR NOT list_contains($instants, kind) ORDER BY instance, file, line",
-        {**bounds, "instants": list(_INSTANTS)},
+        {**bounds, "instants": list(INSTANTS)},
     )
     return [
         (row[0], Event(math.nan if row[1] is None else row[1], row[2], row[3], json.loads(row[4]), row[5], row[6]))
@@ -250,8 +250,11 @@ def _version(events: Sequence[Event]) -> str | None:
     )
 
 
-def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[Event]) -> dict[str, Any]:
-    """Single values: engine arguments (log over command line), cache configuration, model shape. Unknown ones are missing."""
+def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[Event], high: float = math.inf) -> dict[str, Any]:
+    """Single values: engine arguments (log over command line), cache configuration, model shape. Unknown ones are missing.
+
+    `high` is the end of the window, for what counts from the start of the process.
+    """
     args: dict[str, Any] = {}
     for kind in ("args", "config"):
         for event in sorted((e for e in events if e.kind == kind), key=lambda e: not math.isnan(e.ts)):
@@ -270,7 +273,7 @@ def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[E
     name = next((str(e.fields["name"]) for e in events if e.kind == "device" and e.fields.get("name")), None)
     facts["device_name"] = name
     facts["memory_gib"] = _memory_gib(info, args, events, facts)
-    last = store.rows("SELECT max(ts) FROM scrape WHERE ok AND instance IS NOT DISTINCT FROM ?", [instance])[0][0]
+    last = store.rows("SELECT max(ts) FROM scrape WHERE ok AND ts <= ? AND instance IS NOT DISTINCT FROM ?", [high, instance])[0][0]
     written = [] if last is None else store.rows(
         "SELECT q.quantity, arg_max(s.value, s.ts) FROM every_sample AS s JOIN quantity_series AS q USING (series_id) "
         "WHERE q.instance IS NOT DISTINCT FROM $instance AND q.engine = $engine AND q.quantity IN ('computed_tokens', 'generation_tokens') "
@@ -278,7 +281,7 @@ def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[E
         {"instance": instance, "engine": engine, "low": last - LOOK_BACK_S, "high": last},
     )  # fmt: skip
     if len(written) == 2:
-        facts["written_tokens"] = float(sum(value for _, value in written))  # since the process started
+        facts["written_tokens"] = float(sum(value for _, value in written))  # from the start of the process to `high`
     return facts
 
 

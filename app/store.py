@@ -331,6 +331,20 @@ class Store:
         """Keep the rows of a query as a temporary table of this thread."""
         self.cursor().execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {statement}", params or {})
 
+    @contextmanager
+    def held(self, view: str, low: float, high: float) -> Iterator[None]:
+        """Hold the rows of a view with ts in (low, high] while many queries of this thread read it: computed once."""
+        cursor = self.cursor()
+        # a temporary table comes before a view of the same name, also inside of other views
+        cursor.execute(
+            f"CREATE OR REPLACE TEMP TABLE {view} AS SELECT * FROM main.{view} WHERE ts > $low AND ts <= $high",
+            {"low": low, "high": high},
+        )
+        try:
+            yield
+        finally:
+            cursor.execute(f"DROP TABLE temp.{view}")
+
     # -- out --------------------------------------------------------------------------------------------------------
     def rows(self, statement: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """All rows of a query as tuples: for few rows."""

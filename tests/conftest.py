@@ -2,7 +2,7 @@
 
 `golden(path, text)` compares a whole output with tests/golden/<path>; `pytest --update-golden` writes the files anew.
 
-A test marked e2e, prometheus, alertmanager or victoria drives a real program. Where that program is missing the test is skipped by
+A test marked e2e, prometheus, alertmanager, victoria or validator drives a real program. Where that program is missing the test is skipped by
 name, with the package that holds it; `--require-programs` makes it a failure, and any skip at all fails the run then.
 """
 
@@ -25,6 +25,7 @@ NEEDS: Final = {  # marker -> programs that a test with it starts
     "prometheus": ("prometheus", "promtool"),
     "alertmanager": ("prometheus-alertmanager",),  # Debian's name for it
     "victoria": ("victoria-metrics",),
+    "validator": ("java",),
 }
 PACKAGES: Final = {  # program -> Debian package
     "chromium": "chromium",
@@ -32,6 +33,7 @@ PACKAGES: Final = {  # program -> Debian package
     "promtool": "prometheus",
     "prometheus-alertmanager": "prometheus-alertmanager",
     "victoria-metrics": "victoria-metrics",
+    "java": "default-jre-headless",
 }
 
 

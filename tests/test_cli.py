@@ -528,7 +528,7 @@ def test_every_verb_that_answers_has_json(tmp_path: Path):
 def test_formats_are_listed():
     found = {row["format"]: row["what"] for row in json.loads(weaklink("formats", "--format", "json").stdout)}
     server = {"prometheus_text", "vllm_log", "otlp_spans", "request_lines", "kv_events", "vllm_command"}
-    assert set(found) == server | {"bench_result", "bench_text", "guidellm", "aiperf", "aiperf_server"}
+    assert set(found) == server | {"bench_result", "bench_text", "guidellm", "aiperf", "aiperf_server", "rows"}
     assert all(found.values())
     assert all(name in weaklink("formats").stdout for name in found)
 

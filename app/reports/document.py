@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from analyzers.model import Hypothesis, Incident, Part, Target
+from analyzers.model import Incident, Part, Target
+from app.reports.told import told
 from app.reports.words import stamp
 
 
@@ -49,58 +50,8 @@ def document(incident: Incident) -> dict[str, Any]:
         ],
         "targets": {name: _target(target) for name, target in a.targets.items()},
         "notes": list(a.notes),
-        **_told(incident),
+        **told(incident),
     }
-
-
-def _told(incident: Incident) -> dict[str, Any]:
-    """What only reports have; nothing where the incident was not gathered for one."""
-    if not incident.command:
-        return {}
-    return {
-        "title": incident.title,
-        "note": incident.note,
-        "timeline": [{"ts": stamp(ts), "what": what} for ts, what in incident.timeline],
-        "series": {
-            engine: {name: [_number(x) for x in values] for name, values in columns.items()}
-            for engine, columns in incident.series.items()
-        },
-        "workload": incident.stream,
-        "hypotheses": [_hypothesis(h) for h in incident.hypotheses],
-        "arguments": {name: _plain(value) for name, value in incident.arguments.items()},
-        "reproduce": incident.command,
-    }
-
-
-def _hypothesis(h: Hypothesis) -> dict[str, Any]:
-    return {
-        "name": h.name,
-        "change": h.change,
-        "flags": list(h.flags),
-        "claim": h.claim,
-        "effect": {
-            name: {"saves_s": _number(e.saves_s), "range_s": None if e.range_s is None else list(e.range_s)}
-            for name, e in h.effect.items()
-        },
-        "predicted_by": h.predicted_by,
-        "costs": list(h.costs),
-        "confused_with": h.confused_with,
-        "conditions": list(h.conditions),
-        "test": h.test,
-    }
-
-
-def _plain(value: Any) -> Any:
-    """An argument as JSON has it."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return (
-        value
-        if value is None or isinstance(value, str | int | bool) or (isinstance(value, float) and math.isfinite(value))
-        else str(value)
-    )
 
 
 def _what_if(found: Any) -> dict[str, Any] | None:

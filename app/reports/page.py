@@ -1,63 +1,74 @@
 """What the page and document reports share: the incident's document turned into sections of words, numbers and charts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from analyzers.links import CHAIN, by_name, tries
 from app.reports import svg
-from app.reports.words import NAMES, amount
+from app.reports.charts import charts, of_evidence
+from app.reports.words import NAMES, amount, counted, number
 
 TITLES: Final[Mapping[str, str]] = {module.LINK.name: module.LINK.title for module in CHAIN}
 MARKS: Final = {"limiting": "●", "contributing": "◐", "ok": "○", "unknown": "?"}
-CHARTS: Final = (
-    ("Requests", "", ("waiting", "running")),
-    ("Mean TTFT of the span", " s", ("ttft_s",)),
-    ("TPOT of the span", " s", ("tpot_s",)),
-    ("KV blocks in use", "", ("kv_usage_ratio",)),
-    ("Tokens a second", "", ("prompt_tokens_per_s", "generation_tokens_per_s")),
-)
+ALONE: Final = "Several servers of one chain (prefill, decode): each is judged alone."
 
 
 def sections(document: Mapping[str, Any]) -> dict[str, Any]:
     """Everything a template needs, in words: no arithmetic is left to it."""
-    targets = {name: t for name, t in document["targets"].items() if t}
+    shown = _judged(document)
     return {
-        "title": document.get("title") or _title(targets),
-        "headlines": [headline(name, t) for name, t in targets.items()],
-        "targets": [_target(name, t) for name, t in targets.items()],
+        "title": document.get("title") or _title(shown),
+        "summary": _title(shown),
+        "headlines": [where + headline(name, t) for where, name, t in shown],
+        "alone": ALONE if shown and shown[0][0] else "",
+        "targets": [_target(where, name, t) for where, name, t in shown],
         "engines": [_engine(e) for e in document["engines"]] if len(document["engines"]) > 1 else [],
+        "impact": [impact(one) for one in document.get("impact", [])],
         "charts": charts(document),
+        "evidence": [_evidence(one) for one in document.get("evidence", [])],
         "document": document,
-        "window": f"{document['window']['start'] or 'no clock'} to {document['window']['end'] or 'no clock'}",
+        "window": f"{when(document['window']['start'])} to {when(document['window']['end'])}{_length(document['window'])}",
         "tries": [
-            (TITLES[name], tries(by_name(name)))
-            for name in dict.fromkeys(t["limiting"] for t in targets.values() if t["limiting"])
+            (TITLES[name], tries(by_name(name))) for name in dict.fromkeys(t["limiting"] for _, _, t in shown if t["limiting"])
         ],
-        "requests": f"{document['requests']['finished']} finished, {_aborted(document)}",
+        "requests": f"{counted(document['requests']['finished'], 'request')} finished, {_aborted(document)}",
         "level": document["source"]["level"],
-        "vllm": document["source"]["vllm_version"] or "version unknown",
-        "restarts": document["source"]["restarts"],
+        "vllm": _vllm(document["source"]["vllm_version"]),
+        "restarts": counted(document["source"]["restarts"], "restart"),
         "hypotheses": [_hypothesis(h) for h in document.get("hypotheses", [])],
         "segments": [s for e in document["engines"] for s in e["segments"]],
         "what_ifs": [w for e in document["engines"] for w in _what_ifs(e)],
+        "coverage": [covered(one) for one in document.get("coverage", [])],
+        "versions": ", ".join(f"{name} {value}" for name, value in document.get("versions", {}).items()),
+        "replaced": replaced(document),
     }
+
+
+def _judged(document: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """(where, target, judgement) of the fleet; of each server where they are judged alone."""
+    fleet = [("", name, t) for name, t in document["targets"].items() if t]
+    if fleet or not document["targets"]:
+        return fleet
+    return [(f"{e['instance']}/{e['engine']}: ", name, t) for e in document["engines"] for name, t in e["targets"].items()]
+
+
+def _vllm(said: Any) -> str:
+    return ", ".join(said) if isinstance(said, list) else said or "version unknown"
 
 
 def _aborted(document: Mapping[str, Any]) -> str:
     count = document["requests"]["aborted"]
-    return "aborted unknown" if count is None else f"{count} aborted"
+    return "aborted unknown" if count is None else f"{count:,} aborted"
 
 
-def _title(targets: Mapping[str, Mapping[str, Any]]) -> str:
-    limited = [name for name, t in targets.items() if t["verdict"] == "limited"]
-    return (
-        headline(limited[0], targets[limited[0]])
-        if limited
-        else "Nothing was found to limit"
-        if targets
-        else "Nothing was observed"
-    )
+def _title(shown: Sequence[tuple[str, str, Mapping[str, Any]]]) -> str:
+    """The summary sentence: the limited target, else what cannot be told, else that nothing limits."""
+    for verdict in ("limited", "undetermined"):
+        for where, name, t in shown:
+            if t["verdict"] == verdict:
+                return where + headline(name, t)
+    return "Nothing was found to limit" if shown else "Nothing was observed"
 
 
 def headline(name: str, t: Mapping[str, Any]) -> str:
@@ -74,23 +85,44 @@ def headline(name: str, t: Mapping[str, Any]) -> str:
     return f"Cannot tell what limits {NAMES[name]}{mean}: {why}"
 
 
-def _target(name: str, t: Mapping[str, Any]) -> dict[str, Any]:
+def impact(one: Mapping[str, Any]) -> str:
+    """What an objective lost, as a sentence."""
+    if one["missing"]:
+        return f"{one['objective']}: cannot be told: {one['missing']}"
+    what = "token gaps" if one["kind"] == "itl" else "scrapes" if one["kind"] == "availability" else "requests"
+    sure = one["bad_most"] - one["bad_least"] <= 0.5
+    span = "" if sure else f" (between {number(one['bad_least'])} and {number(one['bad_most'])}: interpolated in a bucket)"
+    share = f"{100 * one['bad'] / one['total']:.3g} %"
+    good = f"{100 * one['good_ratio']:.6g} %" + (" (assumed)" if one["good_ratio_assumed"] else "")
+    said = f"{one['objective']}: {number(one['bad'])} of {number(one['total'])} {what} missed it ({share}){span}"
+    said += f", in {one['bad_minutes']} of {one['minutes']} minutes more than an objective of {good} allows"
+    if one["budget_spent_ratio"] is not None:
+        said += f"; {one['budget_spent_ratio']:.3g} times the error budget of the window"
+    return "; ".join([f"{said}. Counted from {one['source']}", *one["notes"]])
+
+
+def _target(where: str, name: str, t: Mapping[str, Any]) -> dict[str, Any]:
     parts = [_part(name, p, t["measured_s"]) for p in t["parts"] if p["used"] or p["seconds"]]
     return {
-        "name": NAMES[name],
+        "name": where.removesuffix(": ") + (" · " if where else "") + NAMES[name],
         "headline": headline(name, t),
         "measured": amount(t["measured_s"], name),
-        "sum": f"{amount(t['measured_s'], name)} = floor {amount(t['floor_s'], name)} + links {amount(sum(p['seconds'] or 0 for p in t['parts']), name)} + unexplained {amount(t['unexplained_s'], name)}",
+        "sum": "no request seconds at this level"
+        if t["measured_s"] is None
+        else f"{amount(t['measured_s'], name)} = floor {amount(t['floor_s'], name)} + links {amount(sum(p['seconds'] or 0 for p in t['parts']), name)} + unexplained {amount(t['unexplained_s'], name)}",
         "stages": [(stage, amount(seconds, name)) for stage, seconds in t["stages"].items()],
-        "ledger": svg.ledger(t, TITLES),
+        "chain": svg.chain(t, TITLES, lambda seconds: amount(seconds, name)),
+        "ledger": svg.ledger(t, TITLES, lambda seconds: amount(seconds, name)),
         "parts": parts,
-        "evidence": [
-            (TITLES[p["link"]], p["evidence"], p["conditions"]) for p in t["parts"] if p["status"] in {"limiting", "contributing"}
+        "ruled_out": [
+            (TITLES[p["link"]], p["fact"] or "; ".join(p["conditions"])) for p in t["parts"] if not p["used"] and p["status"] != "unknown"
         ],
-        "ruled_out": [(TITLES[p["link"]], p["fact"] or "; ".join(p["conditions"])) for p in t["parts"] if not p["used"]],
+        "unknown": [
+            (TITLES[p["link"]], "; ".join(p["conditions"]) or p["fact"]) for p in t["parts"] if not p["used"] and p["status"] == "unknown"
+        ],
         "refusals": t["cannot_determine"],
         "conditions": t["conditions"],
-    }
+    }  # fmt: skip
 
 
 def _part(name: str, p: Mapping[str, Any], measured: float | None) -> dict[str, Any]:
@@ -117,6 +149,19 @@ def _engine(e: Mapping[str, Any]) -> dict[str, Any]:
         "targets": [
             (NAMES[name], amount(t["measured_s"], name), TITLES.get(t["limiting"] or "", "")) for name, t in e["targets"].items()
         ],
+    }
+
+
+def _evidence(one: Mapping[str, Any]) -> dict[str, Any]:
+    given = ", ".join(f"${name} = {value}" for name, value in one["parameters"].items())
+    drawn = of_evidence(one)
+    return {
+        "title": f"{TITLES[one['link']]} on {one['instance'] or 'the server'}/{one['engine']}",
+        "charts": drawn,
+        "query": one["query"],
+        "parameters": given,
+        "rows": f"{one['rows']:,} rows" + ("" if drawn else ": nothing to draw"),
+        "lines": [(f"{line['file']}:{line['line']}", line["ts"] or "no time", line["what"]) for line in one["lines"]],
     }
 
 
@@ -151,30 +196,32 @@ def _what_ifs(e: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def charts(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Time charts by engine: title, unit, and the series with their points."""
-    out = []
-    for engine, columns in document.get("series", {}).items():
-        for title, unit, names in CHARTS:
-            series = {
-                name.replace("_per_s", "").replace("_", " "): columns[name]
-                for name in names
-                if name in columns and any(v is not None for v in columns[name])
-            }
-            if series:
-                where = f" · {engine}" if len(document["series"]) > 1 else ""
-                out.append(
-                    {
-                        "title": title + where,
-                        "unit": unit,
-                        "ts": columns["ts"],
-                        "series": series,
-                        "svg": svg.lines(title + where, unit, columns["ts"], series),
-                    }
-                )
-    return out
+def covered(one: Mapping[str, Any]) -> str:
+    """How much of the window a server was seen, as a sentence."""
+    name = one["instance"] or "the server"
+    if one["first"] is None:
+        return f"{name}: {counted(one['scrapes'], 'scrape')} without a time"
+    gap = ""
+    if one["longest_gap_s"] is not None:
+        gap = f"; the longest time without a scrape {one['longest_gap_s']:.3g} s, from {when(one['longest_gap_from'])}"
+    return (
+        f"{name}: {counted(one['scrapes'], 'scrape')}, {one['failed']} failed, {when(one['first'])} to {when(one['last'])}{gap}"
+    )
+
+
+def replaced(document: Mapping[str, Any]) -> list[str]:
+    """What was replaced, by kind."""
+    found = document.get("replaced") or {}
+    return [f"{count} {kind}" for kind, count in found.items()]
 
 
 def when(text: str | None) -> str:
     """A stamp as a reader says it."""
-    return "unknown" if not text else datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return "no clock" if not text else datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _length(window: Mapping[str, Any]) -> str:
+    if not (window["start"] and window["end"]):
+        return ""
+    seconds = (datetime.fromisoformat(window["end"]) - datetime.fromisoformat(window["start"])).total_seconds()
+    return f" ({seconds:,.0f} s)" if seconds < 7200 else f" ({seconds / 3600:.1f} h)"

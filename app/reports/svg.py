@@ -1,7 +1,7 @@
 """Small static drawings for reports: line charts over time and the bar that adds up. Plain SVG, no script."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
@@ -66,9 +66,13 @@ def _axis(top: float, unit: str) -> str:
         y = HEIGHT - 24 - part * (HEIGHT - 60)
         out.append(f'<line x1="{LEFT}" x2="{WIDTH - 10}" y1="{y:.1f}" y2="{y:.1f}" stroke="#8886" stroke-width="0.6"/>')
         out.append(
-            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" font-size="11" fill="currentColor">{part * top:.4g}{unit if part == 1 else ""}</text>'
+            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" font-size="11" fill="currentColor">{_tick(part * top)}{unit if part == 1 else ""}</text>'
         )
     return "".join(out)
+
+
+def _tick(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _times(low: float, high: float) -> list[str]:
@@ -81,7 +85,7 @@ def _times(low: float, high: float) -> list[str]:
     return out
 
 
-def ledger(target: Mapping[str, Any], titles: Mapping[str, str]) -> str:
+def ledger(target: Mapping[str, Any], titles: Mapping[str, str], said: Callable[[float | None], str]) -> str:
     """Measured = floor + parts + unexplained as one bar; the limiting link is the only saturated colour."""
     measured = target.get("measured_s") or 0.0
     if measured <= 0:
@@ -98,11 +102,44 @@ def ledger(target: Mapping[str, Any], titles: Mapping[str, str]) -> str:
         width = seconds / measured * WIDTH
         if width > 0.2:
             body.append(
-                f'<rect x="{x:.2f}" y="0" width="{width:.2f}" height="26" fill="{colour}"><title>{escape(name)} {seconds:.4g} s</title></rect>'
+                f'<rect x="{x:.2f}" y="0" width="{width:.2f}" height="26" fill="{colour}"><title>{escape(name)} {said(seconds)}</title></rect>'
             )
-            if width > 90:
+            text = f"{name} {said(seconds)}"
+            if width > 12 + 6.8 * len(text):  # it fits
                 body.append(
-                    f'<text x="{x + 6:.1f}" y="17" font-size="12" fill="{"#fff" if colour == "#d9480f" else "#1b1f24"}">{escape(name)} {seconds:.3g} s</text>'
+                    f'<text x="{x + 6:.1f}" y="17" font-size="12" fill="{"#fff" if colour == "#d9480f" else "#1b1f24"}">{escape(text)}</text>'
                 )
         x += width
-    return f'<svg role="img" aria-label="measured = floor + parts + unexplained" viewBox="0 0 {WIDTH} 26" width="100%" font-family="sans-serif">{"".join(body)}</svg>'
+    return f'<svg role="img" aria-label="{escape("measured " + said(measured) + " = " + " + ".join(f"{name} {said(seconds)}" for name, seconds, _ in pieces))}" viewBox="0 0 {WIDTH} 26" width="100%" font-family="sans-serif">{"".join(body)}</svg>'
+
+
+_BOX: Final = {
+    "limiting": ("#d9480f", "#fff"),
+    "contributing": ("#f3d5b5", "#1b1f24"),
+    "ok": ("#e8eaed", "#1b1f24"),
+    "unknown": ("#fff", "#1b1f24"),
+}
+
+
+def chain(target: Mapping[str, Any], titles: Mapping[str, str], said: Callable[[float | None], str]) -> str:
+    """The links in the order of the chain, each with its seconds; the limiting one is the only saturated box."""
+    parts = target["parts"]
+    width = (WIDTH - 2) / max(1, len(parts))
+    body = []
+    for at, part in enumerate(parts):
+        fill, ink = _BOX[part["status"]]
+        x = 1 + at * width
+        dash = ' stroke-dasharray="3 2"' if part["status"] == "unknown" else ""
+        body.append(f'<rect x="{x:.1f}" y="1" width="{width - 6:.1f}" height="50" rx="4" fill="{fill}" stroke="#9aa1ab"{dash}/>')
+        words = titles[part["link"]].split(" ", 1)
+        value = said(part["seconds"]) if part["used"] or part["seconds"] else "out" if part["status"] != "unknown" else "unknown"
+        for line, text in enumerate([*words, *[""] * (2 - len(words)), value]):
+            weight = ' font-weight="600"' if line == 2 else ""
+            size = 10.5 if len(text) < 10 else 9.3
+            body.append(
+                f'<text x="{x + (width - 6) / 2:.1f}" y="{14 + 14 * line}" text-anchor="middle" font-size="{size}" fill="{ink}"{weight}>{escape(text)}</text>'
+            )
+        if at:
+            body.append(f'<path d="M{x - 5:.1f} 26 h4" stroke="#6b727c"/>')
+    label = "; ".join(f"{titles[p['link']]} {said(p['seconds'])}" for p in parts)
+    return f'<svg role="img" aria-label="{escape("Chain: " + label)}" viewBox="0 0 {WIDTH} 52" width="100%" font-family="sans-serif">{"".join(body)}</svg>'

@@ -49,3 +49,13 @@ def size_lines(held: Mapping[str, Any]) -> list[str]:
         for one in held["closed"]
     ]
     return lines
+
+
+def number(value: float) -> str:
+    """A count, with thousands; a fraction of one only where it is interpolated."""
+    return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:,.3g}"
+
+
+def counted(count: int, word: str) -> str:
+    """A count with its word: 1 restart, 2 restarts."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"

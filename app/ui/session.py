@@ -30,6 +30,7 @@ FEW: Final = 5  # finished requests from which a window can be compared with
 LAST_S: Final = 3600.0
 # mark of the store, start, end, engines, limits (JSON), baseline window
 Asked = tuple[str, float, float, tuple[str, ...], str, tuple[float, ...]]
+ALERT: Final = "report-alert"  # in the session: the alert that the Reports page reports, where it is not the window
 EVERYTHING: Final = "*"  # all recordings together, as one fleet
 
 

@@ -3,7 +3,9 @@
 -- baseline and gives no row.
 CREATE OR REPLACE VIEW delta AS
 WITH point AS (
-  SELECT series_id, ts, max(value) AS value FROM every_sample GROUP BY series_id, ts
+  -- of these series only: most of a recording is buckets, which 21_bucket.sql reads
+  SELECT series_id, ts, max(value) AS value FROM every_sample
+  WHERE series_id IN (SELECT series_id FROM quantity_series WHERE kind = 'counter') GROUP BY series_id, ts
 ), stepped AS (
   SELECT q.instance, q.engine, q.quantity, p.series_id, p.ts, p.value, e.epoch, e.prev_ts,
     lag(p.value) OVER w AS before, lag(e.epoch) OVER w AS before_epoch

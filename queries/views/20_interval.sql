@@ -52,7 +52,10 @@ WITH counted AS (
     sum(value) FILTER (quantity = 'waiting') AS waiting,
     sum(value) FILTER (quantity = 'deferred') AS deferred,
     max(value) FILTER (quantity = 'kv_usage_ratio') AS kv_usage_ratio
-  FROM (SELECT series_id, ts, max(value) AS value FROM every_sample GROUP BY ALL) AS s
+  FROM (
+    SELECT series_id, ts, max(value) AS value FROM every_sample
+    WHERE series_id IN (SELECT series_id FROM quantity_series WHERE kind = 'gauge') GROUP BY ALL
+  ) AS s
   JOIN quantity_series AS q USING (series_id)
   WHERE q.kind = 'gauge' AND q.engine <> ''
   GROUP BY ALL

@@ -31,6 +31,7 @@ from app.collectors.formats import (  # noqa: E402
     otlp_spans,
     prometheus_text,
     request_lines,
+    rows,
     vllm_command,
     vllm_log,
 )
@@ -47,4 +48,5 @@ FORMATS: Final[tuple[ModuleType, ...]] = (
     guidellm,
     aiperf,
     aiperf_server,
+    rows,
 )

@@ -3,9 +3,22 @@
 from types import ModuleType
 from typing import Final
 
-from app.ui.screens import alerts, experiments, hypotheses, kv_cache, link, overview, ranks, requests, timeline, upload, workload
+from app.ui.screens import (
+    alerts,
+    experiments,
+    hypotheses,
+    kv_cache,
+    link,
+    overview,
+    ranks,
+    reports,
+    requests,
+    timeline,
+    upload,
+    workload,
+)
 
 PAGES: Final[tuple[ModuleType, ...]] = (
     *(overview, link, timeline, requests, kv_cache, ranks, workload),
-    *(hypotheses, experiments, alerts, upload),
+    *(hypotheses, experiments, alerts, reports, upload),
 )

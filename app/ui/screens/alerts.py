@@ -15,7 +15,7 @@ from app.alerts.measure import query
 from app.alerts.preview import Preview, preview, replay
 from app.alerts.table import DefinitionError
 from app.store import Store
-from app.ui import decisions, draw, objectives
+from app.ui import decisions, draw, objectives, session
 from app.ui.markup import div, join, tag
 from app.ui.objectives import Objective
 from app.ui.session import View
@@ -104,6 +104,9 @@ def _acknowledge(view: View, alert: history.Alert) -> None:
                 on_click=history.acknowledge,
                 args=(view.store, alert.alert_id, "dashboard"),
             )
+        if st.button("Open as incident", key=f"incident-{alert.alert_id}"):
+            st.session_state[session.ALERT] = alert.alert_id
+            st.switch_page(st.session_state["pages"]["reports"])
         if alert.origin == history.LIVE:
             st.button("Silence for 2 h", key=f"silence-{alert.alert_id}", on_click=_silence, args=(view.store, alert))
 

@@ -8,7 +8,7 @@ import streamlit as st
 
 from analyzers.beside import SAME_S, Beside, Held
 from analyzers.model import TARGETS, Columns, Stage
-from app.ui import decisions, draw, neighbours, session
+from app.ui import decisions, draw, neighbours, plots, session
 from app.ui.markup import Html, bold, div, join, link, row, table, tag
 from app.ui.session import View
 from app.ui.waterfall import PREEMPTED, Bar, heat, name_of, waterfall
@@ -136,7 +136,7 @@ def _waterfall(view: View, bars: Sequence[Bar], chosen: str) -> None:
     )
     key = f"waterfall-{view.pick.target}-{view.pick.start}-{view.pick.end}-{chosen}"
     st.plotly_chart(
-        waterfall(bars, chosen), key=key, on_select=lambda: _click(key), selection_mode="points", config=draw.CONFIG,
+        waterfall(bars, chosen), key=key, on_select=lambda: _click(key), selection_mode="points", config=dict(plots.CONFIG),
         alt="the slowest requests as bars from arrival to last token, by stage",
     )  # fmt: skip
     names = {
