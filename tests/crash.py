@@ -26,7 +26,7 @@ from app.retention import Policy, keep
 from app.store import Store
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-OLD: Final = ROOT / "tests" / "data" / "stores" / "0001.duckdb.gz"
+OLD: Final = ROOT / "tests" / "stores" / "0001.duckdb.gz"
 DAY_S: Final = 86400.0
 MIDNIGHT: Final = 1795910400.0
 SCENES: Final = ("load", "rollup", "backup", "migrate", "ingest")

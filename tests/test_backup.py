@@ -23,7 +23,7 @@ from app.pipeline import attribution_for
 from app.retention import DAY_S, Policy, keep
 from app.store import Store, sql_names
 
-STORES: Final = sorted((Path(__file__).resolve().parent / "data" / "stores").glob("*.duckdb.gz"))
+STORES: Final = sorted((Path(__file__).resolve().parent / "stores").glob("*.duckdb.gz"))
 MIDNIGHT: Final = 1795910400.0
 
 

@@ -149,7 +149,7 @@ def test_closing_backing_up_and_migrating_on_a_full_disk_change_nothing(small: P
         assert store.rows("SELECT * FROM interval_row ORDER BY ts") == held
     for file in (small / "a.duckdb", small / "b.tar"):
         file.unlink()
-    old = gzip.decompress((Path(__file__).resolve().parent / "data" / "stores" / "0001.duckdb.gz").read_bytes())
+    old = gzip.decompress((Path(__file__).resolve().parent / "stores" / "0001.duckdb.gz").read_bytes())
     (small / "old.duckdb").write_bytes(old)
     ballast = fill(small)
     with pytest.raises(StoreError, match="its disk is full; the store is as it was"):

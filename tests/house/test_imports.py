@@ -32,6 +32,7 @@ MAY_IMPORT: Final = {
         "requests",  # sessions that prometheus_api_client takes
         "starlette",  # the routes that a source offers and the server mounts
         "uvicorn",  # `record --otlp` takes spans without the dashboard's server
+        "yaml",  # file_sd as YAML (extra)
         "zmq",
     ),
     "app.store": ("queries", "analyzers.model", "app.arrow", "duckdb", "numpy", "pyarrow"),
