@@ -59,7 +59,7 @@ def panels(found: Evidence, engines: Sequence[tuple[str, Columns]]) -> tuple[dic
     ts = np.concatenate([one["ts"] for one in seen]) if seen else np.zeros(0)
     columns["ts"] = np.array([ts.min(), ts.max()]) if len(ts) else ts
     columns["timed"] = columns["ts"] > 1e8
-    chosen = []
+    chosen: list[Panel] = []
     for name, says in found.columns:
         unit, factor, top = _unit(name)
         lines = []
@@ -67,7 +67,8 @@ def panels(found: Evidence, engines: Sequence[tuple[str, Columns]]) -> tuple[dic
             colour, dash = STROKES[at % len(STROKES)]
             columns[f"ts@{at}"], columns[f"{name}@{at}"] = one["ts"], one[name]
             label = engine if len(engines) > 1 else ""
-            lines.append(Line(f"{name}@{at}", label, colour, said=label or "here", dash=dash, at=f"ts@{at}"))
+            named = label if not chosen else ""  # one key for all panels
+            lines.append(Line(f"{name}@{at}", named, colour, said=label or "here", dash=dash, at=f"ts@{at}"))
         words = re.sub(r"^seconds\b", "time", says.replace(" at its end", ""))
         words = words[:1].upper() + words[1:]
         chosen.append(Panel(f"{words},{unit}" if unit else words, tuple(lines), unit, factor, top, _nothing(name)))

@@ -94,6 +94,7 @@ def _engine(view: View) -> None:
         return
     st.session_state["engine"] = view.pick.engine if view.pick.engine in view.engines else ALL
     with st.popover(_short(view, models), type="secondary"):
+        _model(view)
         st.selectbox(
             "Engine",
             [ALL, *view.engines],
@@ -101,6 +102,21 @@ def _engine(view: View) -> None:
             format_func=lambda name: name or f"all {len(view.engines)} engines",
             on_change=lambda: session.choose(engine=st.session_state["engine"] or None),
         )
+
+
+def _model(view: View) -> None:
+    """The model picker, where there are several."""
+    names = sorted({name for name in view.models.values() if name})
+    if len(names) < 2:
+        return
+    st.session_state["model"] = view.pick.model if view.pick.model in names else ALL
+    st.selectbox(
+        "Model", [ALL, *names], key="model", format_func=lambda name: name or f"all {len(names)} models", on_change=_modelled
+    )
+
+
+def _modelled() -> None:
+    session.choose(model=st.session_state["model"] or None, engine=None)
 
 
 def _short(view: View, models: str) -> str:

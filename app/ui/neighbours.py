@@ -28,31 +28,41 @@ def instances(view: View) -> list[str]:
     return list(dict.fromkeys(name.rpartition("/")[0] for name in view.chosen))
 
 
+def many(view: View) -> bool:
+    """Whether there are several servers: a request that passed two of them is on each of them one."""
+    return len(instances(view)) > 1
+
+
+def places(view: View, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The records of a request, with file and line."""
+    return view.rows("request_place", key=row["key"], instance=row["instance"] or "", many=many(view))
+
+
 def slowest(view: View, most: int) -> list[dict[str, Any]]:
     """The slowest requests by the chosen target, the slowest first."""
     asked = {"low": view.low, "high": view.high, "instances": instances(view), "target": view.pick.target}
-    return view.rows("request_slow", **asked, most=most)
+    return view.rows("request_slow", **asked, most=most, many=many(view))
 
 
 def near(view: View, row: Mapping[str, Any]) -> Columns:
     """The requests of the same server that overlap this one, itself first."""
     asked = {"key": row["key"], "instance": row["instance"] or "", "low": row["arrival_ts"], "high": row["end_ts"]}
-    return view.columns("request_near", **asked, most=NEAREST)
+    return view.columns("request_near", **asked, most=NEAREST, many=many(view))
 
 
 def looked_at(
-    view: View, row: Mapping[str, Any], columns: Columns, places: Sequence[Mapping[str, Any]], *, closely: bool
+    view: View, row: Mapping[str, Any], columns: Columns, records: Sequence[Mapping[str, Any]], *, closely: bool
 ) -> Beside | None:
     """What held one request, `closely` by the gauges of its time, too; None where its stages were not recorded."""
     if row["queue_s"] is None or not len(columns["arrival_ts"]) or columns["key"][0] != row["key"]:
         return None
     plain = {name: np.asarray(columns[name], dtype=float) for name in COLUMNS}
-    return beside(plain, 0, gauges(view, row) if closely else NO_GAUGES, tokens_of(row, places))
+    return beside(plain, 0, gauges(view, row) if closely else NO_GAUGES, tokens_of(row, records))
 
 
-def tokens_of(row: Mapping[str, Any], places: Sequence[Mapping[str, Any]]) -> Array | None:
+def tokens_of(row: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Array | None:
     """The instants of its tokens on the server's clock, from a client that recorded its chunks: the first one is the first token."""
-    for one in places:
+    for one in records:
         if one["chunk_s"] is not None and len(one["chunk_s"]) > 1 and row["ttft_s"] is not None:
             chunks = np.asarray(one["chunk_s"], dtype=float)
             return np.asarray(chunks - chunks[0] + float(row["arrival_ts"]) + float(row["ttft_s"]))

@@ -7,7 +7,7 @@ somebody else. `View` is what a page gets.
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -38,7 +38,7 @@ EVERYTHING: Final = "*"  # all recordings together, as one fleet
 class Pick:
     """What the user chose. `start` and `end` are epoch seconds; None: the whole recording. `engine` is "host:port/label".
 
-    `base_*` is the window to compare with, `zone` the clock that times are written in: utc, or local, that of the browser.
+    `model` leaves the engines that serve it. `base_*` is the window to compare with, `zone` the clock that times are written in: utc, or local, that of the browser.
     `link` and `request` are what a page is about; they do not go with the user to another page.
     """
 
@@ -50,6 +50,7 @@ class Pick:
     base_start: float | None = None
     base_end: float | None = None
     zone: str = "utc"
+    model: str | None = None
     link: str | None = None
     request: str | None = None
 
@@ -63,6 +64,7 @@ class Pick:
             "recording": self.recording,
             "base-from": None if self.base_start is None else _stamp(self.base_start, up=False),
             "base-to": None if self.base_end is None else _stamp(self.base_end, up=True),
+            "model": self.model,
             "zone": None if self.zone == "utc" else self.zone,
             "link": self.link,
             "request": self.request,
@@ -90,7 +92,7 @@ def pick_of(params: Mapping[str, str]) -> Pick:
         base = None, None
     return Pick(
         target if target in TARGETS else "ttft", params.get("engine"), start, end, params.get("recording"), *base,
-        "local" if params.get("zone") == "local" else "utc", params.get("link"), params.get("request"),
+        "local" if params.get("zone") == "local" else "utc", params.get("model"), params.get("link"), params.get("request"),
     )  # fmt: skip
 
 
@@ -159,7 +161,7 @@ class View:
 
     `low` and `high` bound the window for SQL (infinite: open). `engines` are all in the window as "host:port/label",
     `chosen` those that the picks leave. `fleet` judges all of them, `judged` the chosen ones, `baseline` these in the window to
-    compare with; None: nothing is there.
+    compare with; None: nothing is there. `models` names the model of each engine.
     """
 
     store: Store
@@ -174,6 +176,7 @@ class View:
     fleet: Attribution | None
     judged: Attribution | None
     baseline: Attribution | None = None
+    models: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def target(self) -> Target | None:
@@ -236,10 +239,12 @@ def view() -> View:
         else []
     )
     names = {f"{row['instance'] or ''}/{row['engine']}": f"{row['instance']}/{row['engine']}" for row in found}
-    chosen = (pick.engine,) if pick.engine in names else tuple(names)
+    models = {f"{row['instance'] or ''}/{row['engine']}": row["model"] or "" for row in found}
+    mine = tuple(one for one in names if pick.model is None or models[one] == pick.model) or tuple(names)
+    chosen = (pick.engine,) if pick.engine in names else mine
     fleet, _ = _judged(held, now, (low, high), tuple(names.values()), pick) if names else (None, None)
     judged, baseline = _judged(held, now, (low, high), tuple(names[one] for one in chosen), pick) if names else (None, None)
-    return View(held, now, pick, recordings, instances, low, high, tuple(names), chosen, fleet, judged, baseline)
+    return View(held, now, pick, recordings, instances, low, high, tuple(names), chosen, fleet, judged, baseline, models)
 
 
 def _judged(

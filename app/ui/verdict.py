@@ -1,5 +1,6 @@
 """The answer in words: one sentence as the headline, one paragraph of what it is a part of and what it was judged from."""
 
+import re
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
@@ -194,16 +195,25 @@ def notes(attribution: Attribution, target: Target) -> list[Html]:
     if target.limiting:
         found += [_sentence(f"{TITLES[target.limiting]}: {line}") for line in target.part(target.limiting).conditions]
     found += [_sentence(line) for line in attribution.notes]
-    return list(dict.fromkeys(found))
+    alike: dict[str, list[Html]] = {}
+    for line in dict.fromkeys(found):
+        alike.setdefault(re.sub(r"[\d.,]+", "#", line), []).append(line)
+    return [
+        join([lines[0], tag("span", f" ({len(lines) - 1} more alike, of other engines)") if len(lines) > 1 else None])
+        for lines in alike.values()
+    ]
 
 
-def engine_rows(attribution: Attribution, name: str) -> list[dict[str, object]]:
+def engine_rows(attribution: Attribution, name: str, models: Mapping[str, str]) -> list[dict[str, object]]:
     """The fleet table: each engine with its requests, measured value (in the target's unit) and what limits it."""
     mixed, levels = is_pair(attribution), {one.level for one in attribution.engines}
     rows: list[dict[str, object]] = []
     for one in attribution.engines:
         target = one.targets[name]
-        row: dict[str, object] = {"engine": f"{one.instance}/{one.engine}" if one.instance else one.engine}
+        row: dict[str, object] = (
+            {"model": models.get(f"{one.instance}/{one.engine}", "")} if len(set(models.values())) > 1 else {}
+        )
+        row |= {"engine": f"{one.instance}/{one.engine}" if one.instance else one.engine}
         row |= {"role": one.role} if mixed else {}
         row |= {"requests": one.requests, f"mean {LABELS[name]}, {unit(name)}": _shown(name, target.measured_s)}
         row["limiting"] = TITLES[target.limiting] if target.limiting else _OTHERWISE.get(target.verdict, "")

@@ -33,7 +33,8 @@ class Bar:
 
 def name_of(key: str) -> str:
     """A request id as a page writes it: the end tells requests apart."""
-    return key if len(key) <= 20 else f"…{key[-18:]}"
+    own = key.partition("@")[0] or key  # what follows names its server
+    return own if len(own) <= 20 else f"…{own[-18:]}"
 
 
 def together(bars: Sequence[Bar]) -> bool:

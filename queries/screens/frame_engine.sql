@@ -7,7 +7,9 @@ WITH seen AS (
 )
 SELECT
   instance,  -- NULL: the server is not known
-  engine
+  engine,
+  (SELECT any_value(s.model_name) FROM series AS s WHERE s.instance IS NOT DISTINCT FROM seen.instance AND coalesce(s.engine, '0') = seen.engine
+    AND s.model_name IS NOT NULL) AS model  -- NULL: only its log is there
 FROM seen
 WHERE list_contains($instances, coalesce(instance, ''))
 ORDER BY instance, length(engine), engine;

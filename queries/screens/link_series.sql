@@ -33,5 +33,5 @@ LEFT JOIN placed AS a ON a.instance IS NOT DISTINCT FROM s.instance AND a.ts = s
 LEFT JOIN placed AS b ON b.instance IS NOT DISTINCT FROM s.instance AND b.ts = s.last_ts
 LEFT JOIN placed AS p ON p.instance IS NOT DISTINCT FROM s.instance AND p.ts = s.most_ts
 LEFT JOIN source_file AS f ON f.file_id = b.file_id
-ORDER BY list_position($quantities, s.quantity), s.instance, s.engine, s.name
+ORDER BY row_number() OVER (PARTITION BY s.quantity ORDER BY s.most DESC, s.instance, s.engine), list_position($quantities, s.quantity), s.name
 LIMIT 200;

@@ -1,8 +1,8 @@
 -- One row: the finished request of this key that ended in the window, as request_slow has it.
--- Parameters: $low, $high (epoch seconds), $instances, $target, $key.
+-- Parameters: $low, $high (epoch seconds), $instances, $target, $key, $many.
 WITH timed AS (
   SELECT *,
-    coalesce(request_id, trace_id, coalesce(instance, '') || '@' || arrival_ts) AS key,
+    coalesce(request_id, trace_id, coalesce(instance, '') || '@' || arrival_ts) || CASE WHEN $many THEN '@' || coalesce(instance, '') ELSE '' END AS key,
     coalesce(ttft_s, client_ttft_s) AS first_s,
     coalesce(e2e_s, client_e2e_s) AS whole_s
   FROM request_row

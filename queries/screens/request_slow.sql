@@ -1,8 +1,8 @@
 -- One row: one of the $most slowest finished requests that ended in the window, by $target (ttft, tpot, e2e). Seconds are the
--- server's where it told them, else the client's. Parameters: $low, $high (epoch seconds), $instances, $target, $most.
+-- server's where it told them, else the client's. Parameters: $low, $high (epoch seconds), $instances, $target, $most, $many (servers: then a key names its own).
 WITH timed AS (
   SELECT *,
-    coalesce(request_id, trace_id, coalesce(instance, '') || '@' || arrival_ts) AS key,
+    coalesce(request_id, trace_id, coalesce(instance, '') || '@' || arrival_ts) || CASE WHEN $many THEN '@' || coalesce(instance, '') ELSE '' END AS key,
     coalesce(ttft_s, client_ttft_s) AS first_s,
     coalesce(e2e_s, client_e2e_s) AS whole_s
   FROM request_row

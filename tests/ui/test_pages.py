@@ -192,6 +192,21 @@ def test_a_long_series_keeps_its_spikes_and_dips():
     assert (short["x"].max(), short["x"].min()) == (9.0, -9.0)
 
 
+def test_a_model_picked_leaves_its_engines(tmp_path: Path):
+    for port, model in ((8000, "small"), (8001, "large"), (8002, "large")):
+        rows = [
+            (t, {name.replace('model_name="m"', f'model_name="{model}"'): n for name, n in finished(t).items()})
+            for t in range(0, 60, 5)
+        ]
+        scrapes(tmp_path / "fleet" / f"{port}.jsonl", rows, url=f"http://127.0.0.1:{port}/metrics")
+    store = stored(tmp_path / "fleet")
+    app = opened("overview", store)
+    assert list(app.dataframe[0].value["model"]) == ["small", "large", "large"]
+    assert "3 engines · choose a row to see one alone" in plain(html(app))
+    assert "only the 2 of large are shown on all pages" in plain(html(opened("overview", store, model="large")))
+    assert "choose a row to see one alone" in plain(html(opened("overview", store, model="no such model")))
+
+
 def test_what_users_named_is_text(tmp_path: Path):
     path = scrapes(tmp_path / "<script>alert(1)<" / "metrics.jsonl", [(t, finished(t)) for t in range(0, 60, 5)])
     store = stored(path.parent)

@@ -20,7 +20,7 @@ from app.ui.verdict import MODULES, answer, engine_rows, first_measure, notes, s
 from app.ui.words import LABELS, TITLES, clock, count, flagged, places_of, remedies, unit
 
 TITLE: Final = "Overview"
-FEW: Final = 9  # engines up to which the fleet table shows all rows
+FEW: Final = 6  # engines up to which the fleet table shows all rows
 SHOWN: Final = 3  # predicted changes
 SLICES: Final = 500  # of the small chart
 GAP: Final = "margin-top:.9rem"
@@ -80,10 +80,15 @@ def servers(view: View, judged: Attribution) -> None:
 def fleet(view: View, judged: Attribution) -> None:
     """The engines; a row picked filters every page."""
     name = view.pick.target
-    rows = engine_rows(judged, name)
+    rows = engine_rows(judged, name, view.models)
     with st.container(key="card-fleet"):
-        alone = len(view.chosen) < len(view.engines)
-        said = f"only {view.chosen[0]} is shown on this page" if alone else "choose a row to see one alone"
+        alone = len(view.chosen) == 1 and len(view.engines) > 1
+        some = (
+            f"only the {len(view.chosen)} of {view.pick.model} are shown on all pages"
+            if len(view.chosen) < len(view.engines)
+            else ""
+        )
+        said = f"only {view.chosen[0]} is shown on this page" if alone else some or "choose a row to see one alone"
         draw.html(div("wl-title", f"{len(rows)} engines · {said}"))
         largest = (view.target.measured_s if view.target else None) or 0.0
         seconds = st.column_config.NumberColumn(format=f"%.{places_of(name, largest)}f")
@@ -94,7 +99,7 @@ def fleet(view: View, judged: Attribution) -> None:
             on_select="rerun",
             selection_mode="single-row",
             placeholder="",
-            height="content" if len(rows) <= FEW else 330,
+            height="content" if len(rows) <= FEW else 245,
             column_config={column: seconds for column in rows[0] if column.endswith(f", {unit(name)}")},
             alt="engines with their requests, measured mean and limiting link",
         )

@@ -7,27 +7,18 @@ import numpy as np
 import streamlit as st
 
 from analyzers.beside import SAME_S, Beside, Held
-from analyzers.model import TARGETS, Columns, Stage
+from analyzers.model import Columns, Stage
 from app.ui import decisions, draw, neighbours, plots, session
 from app.ui.markup import Html, bold, div, join, link, row, table, tag
 from app.ui.session import View
+from app.ui.stages import FAMILIES, bucketed, stages
 from app.ui.waterfall import PREEMPTED, Bar, heat, name_of, waterfall
-from app.ui.words import DASH, LABELS, bounds, clock, count, exact, fixed, flagged, number, percent, plural, value
+from app.ui.words import LABELS, clock, count, exact, fixed, flagged, number, plural, value
 
 TITLE: Final = "Requests"
 MOST: Final = 8
 SLICES, BANDS = 90, 18
 CULPRITS: Final = 6
-STAGE_LABELS: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
-FAMILIES: Final = {
-    "queue": "vllm:request_queue_time_seconds",
-    "prefill": "vllm:request_prefill_time_seconds",
-    "decode": "vllm:request_decode_time_seconds",
-    "ttft": "vllm:time_to_first_token_seconds",
-    "itl": "vllm:inter_token_latency_seconds",
-    "tpot": "vllm:request_time_per_output_token_seconds",
-    "e2e": "vllm:e2e_request_latency_seconds",
-}
 HEAT: Final = {
     "ttft": ("ttft",),
     "tpot": ("tpot", "itl"),
@@ -64,8 +55,7 @@ def page(view: View) -> None:
 
 
 def _bar(view: View, one: Mapping[str, Any], *, closely: bool) -> Bar:
-    places = view.rows("request_place", key=one["key"], instance=one["instance"] or "")
-    found = neighbours.looked_at(view, one, neighbours.near(view, one), places, closely=closely)
+    found = neighbours.looked_at(view, one, neighbours.near(view, one), neighbours.places(view, one), closely=closely)
     return Bar(one, found, name_of(str(one["key"])))
 
 
@@ -75,7 +65,7 @@ def _chosen(view: View, slow: list[dict[str, Any]]) -> str:
     if asked is None or asked in {one["key"] for one in slow}:
         return asked or str(slow[0]["key"])
     scope = {"low": view.low, "high": view.high, "instances": neighbours.instances(view), "target": view.pick.target}
-    found = view.rows("request_one", **scope, key=asked)
+    found = view.rows("request_one", **scope, key=asked, many=neighbours.many(view))
     if not found:
         draw.html(div("wl-note", f"There is no request {asked} in this window: this is the slowest."))
         return str(slow[0]["key"])
@@ -174,7 +164,7 @@ def _request(view: View, bar: Bar) -> None:
                       "The server's stages need its span (", flagged(SPANS), ") or ", flagged("--enable-per-request-metrics"), "."))  # fmt: skip
     else:
         draw.html(join([held(view, bar.beside), culprits(view, bar)]))
-    draw.html(behind(view.rows("request_place", key=one["key"], instance=one["instance"] or "")))
+    draw.html(behind(neighbours.places(view, one)))
 
 
 def _at(ts: float) -> str:
@@ -265,41 +255,6 @@ def _buckets(view: View, target: str) -> tuple[Columns, str]:
     return cells, name
 
 
-def stages(rows: Sequence[Mapping[str, Any]], target: str) -> Html:
-    """Mean and percentiles of every stage, and its share of the slowest 5 %."""
-    named = {one["name"]: one for one in rows}
-    whole = sum(named[stage.value]["slow_s"] or 0.0 for stage in TARGETS[target] if stage.value in named)
-    heads = (
-        ("stage", ""),
-        ("requests", "num"),
-        ("mean", "num"),
-        ("p50", "num"),
-        ("p95", "num"),
-        ("p99", "num"),
-        (f"share of {LABELS[target]} of the slowest 5 %", "num"),
-    )
-    shown = []
-    for name, one in named.items():
-        is_stage = name not in STAGE_LABELS
-        label = tag("span", tag("i", look=f"wl-dot {name}"), name) if is_stage else bold(STAGE_LABELS[name])
-        inside = is_stage and Stage(name) in TARGETS[target]
-        share = percent((one["slow_s"] or 0.0) / whole) if inside and whole else DASH
-        seconds = [value(name, one[key]) for key in ("mean_s", "p50_s", "p95_s", "p99_s")]
-        shown.append(
-            row(
-                (label, count(one["n"]), *seconds, share),
-                numbers=range(1, 7),
-                heads={1: "requests", 2: "mean", 3: "p50", 4: "p95", 5: "p99", 6: "of the slowest"},
-            )
-        )
-    return join(
-        [
-            div("wl-title", "Each stage over all requests that ended in the window, from their records (exact)"),
-            table(heads, shown),
-        ]
-    )
-
-
 # -- histograms alone ----------------------------------------------------------------------------------------------------------------
 def _without(view: View) -> None:
     """What buckets allow, and which flag would give more."""
@@ -334,28 +289,3 @@ def _without(view: View) -> None:
     _heat(view, recorded=False)
     with st.container(key="card-stages"):
         draw.html(bucketed(quantiles, sums))
-
-
-def bucketed(quantiles: Sequence[Mapping[str, Any]], sums: Mapping[str, Any]) -> Html:
-    """Mean and percentiles by stage, as the buckets that hold them."""
-    title = div(
-        "wl-title", "Each stage over the requests that finished: means are exact, percentiles are the bucket that holds them"
-    )
-    if not quantiles:
-        return join([title, tag("p", "No latency histogram in this window: it needs scrapes of /metrics.", look="wl-soft")])
-    found = {(one["family"], one["q"]): one for one in quantiles}
-    heads = (("stage", ""), ("observed", "num"), ("mean", "num"), ("p50", "num"), ("p95", "num"), ("p99", "num"))
-    rows = []
-    for name, family in FAMILIES.items():
-        if (family, 0.5) not in found:
-            continue
-        cells = [bounds(name, found[family, q]["low_s"], found[family, q]["high_s"]) for q in (0.5, 0.95, 0.99)]
-        label = name if name not in LABELS and name != "itl" else bold(name.upper())
-        rows.append(
-            row(
-                (label, count(found[family, 0.5]["n"]), value(name, sums.get(f"{name}_s")), *cells),
-                numbers=range(1, 6),
-                heads={1: "observed", 2: "mean", 3: "p50", 4: "p95", 5: "p99"},
-            )
-        )
-    return join([title, table(heads, rows)])
