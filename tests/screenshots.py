@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,14 +17,13 @@ from typing import Final
 from urllib.parse import urlencode
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
-from tests.e2e.conftest import FLAGS, free_port, served
+from tests.e2e.conftest import FLAGS, free_port, served, settled
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 INCIDENTS: Final = ROOT / "sample_data" / "incidents"
 WIDE, TALL = 1440, 1060
-BUSY: Final = "[data-testid=stSpinner], [data-testid=stSkeleton], [data-stale=true]"
 
 
 @contextmanager
@@ -38,18 +36,6 @@ def dashboard(bundles: Sequence[Path]) -> Iterator[str]:
         for address in served(free_port(), store, Path(folder) / "log"):
             with urllib.request.urlopen(f"{address}/healthz", timeout=10):
                 yield address
-
-
-def settled(page: Page) -> None:
-    """Wait until a page is drawn and stands still."""
-    page.locator(".wl-answer h1, .wl-blank, .wl-answer p").first.wait_for()
-    quiet, before, end = 0, "", time.monotonic() + 60
-    while quiet < 4 and time.monotonic() < end:
-        page.wait_for_timeout(250)
-        now = page.locator("[data-testid=stMain]").inner_text()
-        running = page.locator(BUSY).count() or page.locator("[data-testid=stStatusWidget]").count()
-        quiet = quiet + 1 if now == before and not running else 0
-        before = now
 
 
 def shot(browser: Browser, url: str, *, dark: bool = False, whole: bool = False, wide: int = WIDE) -> Image.Image:

@@ -22,6 +22,8 @@ from app.ui.words import LABELS, length, plural, span
 LAST: Final = {"5 min": 300, "15 min": 900, "1 h": 3600, "6 h": 21600, "24 h": 86400}
 ZONES: Final = {"utc": "UTC", "local": "local time"}
 FOLLOW_S: Final = 15  # seconds between looks for new scrapes
+# pages that are not drawn again by themselves: forms, and replays that take seconds
+STILL: Final = {f"app.ui.screens.{name}" for name in ("workload", "hypotheses", "experiments", "alerts", "upload")}
 UNLISTED: Final = {"link"}  # pages that others lead to: in the navigation only while they are open
 ALL: Final = ""  # the engine picker's "all of them", the recording picker's "the newest"
 
@@ -32,7 +34,9 @@ def frame() -> None:
     draw.style()
     view = session.view()
     pages = {
-        _path(module): st.Page(partial(module.page, view), title=module.TITLE, url_path=_path(module), default=module is PAGES[0])
+        _path(module): st.Page(
+            partial(_page, module, view), title=module.TITLE, url_path=_path(module), default=module is PAGES[0]
+        )
         for module in PAGES
     }
     st.session_state["pages"] = pages
@@ -50,15 +54,36 @@ def frame() -> None:
     if view.missing:
         draw.html(div("wl-note", f"There is no recording {view.pick.recording} in the store: this is the newest."))
     current.run()
-    if any(one.bundle == session.LIVE and set(one.instances) & set(view.instances) for one in view.recordings):
-        _follow(view.mark)
 
 
-def _follow(mark: str) -> None:
-    """Draw the page again when scrapes came in since it was drawn."""
+def _page(module: ModuleType, view: View) -> None:
+    """Draw a page; where it shows what is being scraped, again and again."""
+    live = any(one.bundle == session.LIVE and set(one.instances) & set(view.instances) for one in view.recordings)
+    if live and module.__name__ not in STILL:
+        follow(module, view)
+        return
+    module.page(view)
+    if live:
+        _tell(view.mark)
+
+
+def follow(module: ModuleType, view: View) -> None:
+    """Draw the content of a page in place, again and again, while the frame stands still."""
+
+    def content() -> None:
+        if session.picked() != view.pick:  # a drag in here: the frame shows the window, too
+            st.rerun()
+        module.page(view if session.mark() == view.mark else session.view())
+
+    with st.container(key="live"):
+        st.fragment(content, run_every=FOLLOW_S)()
+
+
+def _tell(mark: str) -> None:
+    """On a page that costs much to draw: say that scrapes came in since it was drawn."""
 
     def look() -> None:
-        if session.mark() != mark:
+        if session.mark() != mark and st.button("New scrapes came in: draw the page again", key="redraw"):
             st.rerun()
 
     st.fragment(look, run_every=FOLLOW_S)()

@@ -98,8 +98,9 @@ def sheet(figure: go.Figure) -> str:
     """The numbers of a figure: a row for each place on its axis, a column for each trace; of a heat map a row for each cell."""
     columns: dict[str, dict[Any, Any]] = {}
     heats = [trace for trace in figure.data if trace.type == "heatmap"]
+    lying = [trace for trace in figure.data if trace.type == "bar" and trace.orientation == "h"]
     for at, trace in enumerate(figure.data):
-        if trace.x is None or trace.y is None or trace.type == "heatmap":
+        if trace.x is None or trace.y is None or trace.opacity == 0 or trace in heats or trace in lying:
             continue
         name = trace.name or f"trace {at + 1}"
         while name in columns:
@@ -112,6 +113,11 @@ def sheet(figure: go.Figure) -> str:
         places = dict.fromkeys(place for values in columns.values() for place in values)
         ordered = sorted(places) if len({type(place) for place in places}) == 1 and not _named(figure) else list(places)
         rows.writerows([_safe(place), *(values.get(place, "") for values in columns.values())] for place in ordered)
+    if lying:
+        rows.writerow(("bar", "of it", "from", "length"))
+    for trace in lying:
+        bars = zip(_cells(trace.y), _cells(trace.base), _cells(trace.x), strict=False)
+        rows.writerows((_safe(y), _safe(trace.name), _safe(base), cell) for y, base, cell in bars)
     for trace in heats:
         rows.writerow(("x", "y", _safe(trace.name or "value")))
         for y, line in zip(_cells(trace.y), trace.z, strict=False):

@@ -1,8 +1,8 @@
 -- One row: a quantile of a histogram of the window, as the bucket that holds it, and the histogram's mean. Engines' buckets are
 -- added, never their quantiles averaged. Parameters: $low, $high (epoch seconds), $engines, $names.
 WITH counted AS (
-  SELECT family, le, sum(n) AS n FROM bucket
-  WHERE ts > $low AND ts <= $high AND list_contains($engines, coalesce(instance, '') || '/' || engine) AND list_contains($names, family)
+  SELECT family, le, sum(n) AS n FROM bucket_between($low, $high, $names)
+  WHERE list_contains($engines, coalesce(instance, '') || '/' || engine)
   GROUP BY family, le
 ), summed AS (
   SELECT family, le, coalesce(lag(le) OVER w, 0) AS low, sum(n) OVER w AS upto, sum(n) OVER (PARTITION BY family) AS total

@@ -21,6 +21,12 @@ FLAGS: Final = [
 ]
 READY_S: Final = 60
 PATIENCE_MS: Final = 30_000  # other tests may have the processors
+STATE: Final = """() => {
+  const busy = document.querySelector('[data-stale="true"], [data-testid="stSpinner"], [data-testid="stSkeleton"]')
+    || document.querySelector('.stApp')?.dataset.testScriptState === 'running'
+    || [...document.querySelectorAll('[data-testid="stPlotlyChart"]')].some(e => !e.querySelector('.js-plotly-plot .main-svg'))
+  return (busy ? 'busy' : 'still') + document.querySelector('[data-testid="stMain"]').innerText
+}"""
 START: Final = "from app.cli import main; main()"
 
 
@@ -110,6 +116,17 @@ def watched(browser: Browser, **options: Any) -> Iterator[Page]:
     yield one
     context.close()
     assert not faults, "\n".join(faults)
+
+
+def settled(page: Page) -> None:
+    """Wait until a page is drawn and stands still."""
+    page.locator(".wl-answer, .wl-blank").first.wait_for()
+    quiet, before, end = 0, "", time.monotonic() + READY_S
+    while quiet < 3 and time.monotonic() < end:
+        page.wait_for_timeout(200)
+        now = page.evaluate(STATE)
+        quiet = quiet + 1 if now == before and not now.startswith("busy") else 0
+        before = now
 
 
 def _local(url: str) -> bool:

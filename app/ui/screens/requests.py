@@ -125,10 +125,12 @@ def _waterfall(view: View, bars: Sequence[Bar], chosen: str) -> None:
         )
     )
     key = f"waterfall-{view.pick.target}-{view.pick.start}-{view.pick.end}-{chosen}"
+    figure = waterfall(bars, chosen)
     st.plotly_chart(
-        waterfall(bars, chosen), key=key, on_select=lambda: _click(key), selection_mode="points", config=dict(plots.CONFIG),
+        figure, key=key, on_select=lambda: _click(key), selection_mode="points", config=dict(plots.CONFIG),
         alt="the slowest requests as bars from arrival to last token, by stage",
     )  # fmt: skip
+    plots.download(figure, key, "slowest requests by stage")
     names = {
         bar.row["key"]: f"{bar.name} · {LABELS[view.pick.target]} {value(view.pick.target, bar.row['value_s'])}" for bar in bars
     }

@@ -1,0 +1,44 @@
+"""A page that is open while a server is scraped: it follows in place, without an error."""
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+from e2e.conftest import free_port, served
+from playwright.sync_api import Page, expect
+from recordings import INCIDENTS
+
+from app.collectors import replay
+
+pytestmark = pytest.mark.e2e
+
+WATCHED_S: Final = float(os.environ.get("WEAKLINK_LIVE_S", "0"))  # longer than it takes to see one change, where asked for
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a dashboard that scrapes a recording that is served again."""
+    folder = tmp_path_factory.mktemp("live")
+    with replay.recording(INCIDENTS / "slots") as held, replay.serve(held, speed=0.25) as playing:
+        (url,) = playing.urls.values()
+        yield from served(free_port(), folder / "store.duckdb", folder / "log", "--target", url, "--interval", "0.5")
+
+
+def test_a_live_page_follows_in_place(page: Page, live: str):
+    page.goto(f"{live}/timeline")
+    chart = page.locator(".js-plotly-plot").first
+    deadline = time.monotonic() + 60
+    while not chart.count() and time.monotonic() < deadline:  # two scrapes make a course
+        page.wait_for_timeout(1000)
+        page.reload()
+        page.locator(".wl-answer").first.wait_for()
+    chart.wait_for()
+    shown = page.locator(".st-key-live .wl-answer p").first
+    before = shown.inner_text()
+    page.evaluate("document.querySelectorAll('.wl-brand, .js-plotly-plot').forEach(e => e.seen = true)")
+    expect(shown).not_to_have_text(before)
+    page.wait_for_timeout(1000 * WATCHED_S)
+    assert page.evaluate("[...document.querySelectorAll('.wl-brand, .js-plotly-plot')].map(e => e.seen)") == [True, True]
+    assert page.locator("[data-testid=stException]").count() == 0
