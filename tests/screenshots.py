@@ -19,11 +19,15 @@ from urllib.parse import urlencode
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
+from app.ui.screens import PAGES
 from tests.e2e.conftest import FLAGS, free_port, served, settled
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 INCIDENTS: Final = ROOT / "sample_data" / "incidents"
+PICTURES: Final = ROOT / "tests" / "pictures"
+MOST_BYTES: Final = 1_500_000
 WIDE, TALL = 1440, 1060
+SHOWN: Final = {"kv_cache": "prefix_cache_miss", "ranks": "prefix_cache_miss"}  # page -> incident; else the one of the demo
 
 
 @contextmanager
@@ -57,23 +61,57 @@ def shot(browser: Browser, url: str, *, dark: bool = False, whole: bool = False,
 def main() -> None:
     """Photograph."""
     asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--all", type=Path, help="every page of these incidents into this folder")
+    asked.add_argument("--all", type=Path, help="whole pages into this folder, for looking at")
     asked.add_argument("--incident", action="append", default=[])
     asked.add_argument("--page", action="append", default=[])
     asked.add_argument("--dark", action="store_true")
     asked.add_argument("--wide", type=int, default=WIDE)
     given = asked.parse_args()
     names = given.incident or sorted(path.name for path in INCIDENTS.iterdir() if (path / "manifest.toml").exists())
-    given.all.mkdir(parents=True, exist_ok=True)
     with dashboard([INCIDENTS / name for name in names]) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        for name in names:
-            for page in given.page:
-                url = f"{address}/{page}?{urlencode({'recording': name})}"
-                picture = shot(browser, url, dark=given.dark, whole=True, wide=given.wide)
-                picture.save(given.all / f"{name}-{page}{'-dark' if given.dark else ''}.png")
-                print(name, page, picture.size)
+        if given.all:
+            given.all.mkdir(parents=True, exist_ok=True)
+            for name in names:
+                for page in given.page or [_last(module.__name__) for module in PAGES]:
+                    picture = shot(browser, _url(address, page, name), dark=given.dark, whole=True, wide=given.wide)
+                    picture.save(given.all / f"{name}-{page}{'-dark' if given.dark else ''}.png")
+                    print(name, page, picture.size, flush=True)
+        else:
+            readme(browser, address, names)
         browser.close()
+
+
+def readme(browser: Browser, address: str, names: Sequence[str]) -> None:
+    """Photograph what the README shows: every page on the incident that shows most of it, and the answer of every incident."""
+    PICTURES.mkdir(exist_ok=True)
+    for old in PICTURES.glob("*.webp"):
+        old.unlink()
+    for module in PAGES:
+        page = _last(module.__name__)
+        keep(shot(browser, _url(address, page, SHOWN.get(page, "prefill_backlog"))), page, wide=1100)
+    keep(shot(browser, _url(address, "overview", "prefill_backlog"), dark=True), "dark", wide=1100)
+    for name in names:
+        keep(shot(browser, _url(address, "overview", name)), f"incident-{name}", wide=720)
+    total = sum(one.stat().st_size for one in PICTURES.glob("*.webp"))
+    print(f"{len(list(PICTURES.glob('*.webp')))} pictures, {total / 1e6:.2f} MB")
+    assert total < MOST_BYTES
+
+
+def keep(picture: Image.Image, name: str, *, wide: int) -> None:
+    """Write a picture as wide as that."""
+    small = picture.convert("RGB").resize((wide, round(picture.height * wide / picture.width)), Image.Resampling.LANCZOS)
+    small.save(PICTURES / f"{name}.webp", quality=72, method=6)
+    print(name, (PICTURES / f"{name}.webp").stat().st_size, flush=True)
+
+
+def _last(module: str) -> str:
+    return module.rpartition(".")[2]
+
+
+def _url(address: str, page: str, incident: str) -> str:
+    query = {"recording": incident} | ({"link": "prefill_backlog"} if page == "link" else {})
+    return f"{address}/{'' if page == 'overview' else page}?{urlencode(query)}"
 
 
 if __name__ == "__main__":

@@ -83,7 +83,8 @@ def test_every_page_draws_every_incident_and_the_headline_is_its_verdict(name: s
         assert f'data-verdict="{found.verdict}" data-limiting="{found.limiting or ""}"' in shown
         assert len(re.findall(r'class="wl-link', shown)) == len(CHAIN)
         assert shown.count("wl-link limiting") == (1 if found.limiting else 0)
-    assert opened("timeline", store).get("plotly_chart")
+    for page in ("timeline", "kv_cache", "ranks"):
+        assert opened(page, store).get("plotly_chart")
     assert name in html(opened("upload", store))
     seen = plain(html(opened("link", store, link=name if name in TITLES else "slots")))
     assert "Raw samples behind it" in seen
