@@ -9,7 +9,7 @@ import numpy as np
 
 from analyzers import client
 from analyzers.links import CHAIN, moe_imbalance, speculation
-from analyzers.model import TARGETS, Array, Engine, Part, Refusal, Sign, Target
+from analyzers.model import TARGETS, Array, Engine, Part, Refusal, Sign, Stage, Target
 
 NAMED_FROM: Final = 0.5  # strength of a sign from which its link is named
 STEADY: Final = 0.25  # coefficient of variation of generation throughput up to which it is called steady
@@ -17,6 +17,8 @@ MANY: Final = 600.0  # generated tokens/s that no single sequence reaches
 GAP: Final = 6  # times the usual distance of stats lines from which a silence is worth a word
 _GAUGES: Final = ("running", "waiting", "deferred", "kv_usage_ratio")
 _RATES: Final = ("prompt_tokens_per_s", "generation_tokens_per_s", "prefix_hit_ratio")
+WHOLE: Final = "all of /metrics: the E2E histogram (vllm:e2e_request_latency_seconds) is not among the series that were given"
+FINISHED: Final = "a window in which requests finish: in this one none did"
 MEASURE: Final = "two scrapes of /metrics around the trouble (or a recording of it): request seconds are in no log line"
 
 
@@ -46,7 +48,8 @@ def _with_scrape(engine: Engine) -> Engine:
 def _target(name: str, engine: Engine, signs: dict[str, Sign], named: str | None) -> Target:
     limiting = named if named and _concerns(name, named) else None
     moe = moe_imbalance.refusal(engine)
-    refusals = [*([moe] if moe else []), *client.refusals(engine), Refusal("seconds of any link", MEASURE), *_held(engine, named)]
+    seconds = Refusal("seconds of any link", _needed(engine))
+    refusals = [*([moe] if moe else []), *client.refusals(engine), seconds, *_held(engine, named)]
     refusals += [Refusal(f"more about {n}", s.measure) for n, s in signs.items() if s.measure]
     if not len(engine.stat.get("running", ())):
         refusals.append(
@@ -71,7 +74,7 @@ def _target(name: str, engine: Engine, signs: dict[str, Sign], named: str | None
         None,
         None,
         None,
-        dict.fromkeys(TARGETS[name]),
+        _measured(name, engine),
         parts,
         limiting,
         None,
@@ -80,6 +83,30 @@ def _target(name: str, engine: Engine, signs: dict[str, Sign], named: str | None
         tuple(says),
         "decode_batch" if verdict == "healthy" else None,
     )
+
+
+def _needed(engine: Engine) -> str:
+    """What would give the links their seconds."""
+    if not any(engine.total.get(f"{key}_n") for key in ("ttft", "queue", "prefill", "decode")):
+        return MEASURE
+    return FINISHED if "e2e_s" in engine.total else WHOLE
+
+
+def _measured(name: str, engine: Engine) -> dict[Stage, float | None]:
+    """The stages whose means were measured, although without the E2E of the same requests no link's seconds can be told."""
+    if name == "tpot":
+        return dict.fromkeys(TARGETS[name])  # of tokens, and how many each request had is not known with it
+    means = {key: _mean(engine.total, key) for key in ("ttft", "queue", "prefill", "decode")}
+    found = {Stage.QUEUE: means["queue"], Stage.PREFILL: means["prefill"], Stage.DECODE: means["decode"]}
+    if None not in (means["ttft"], means["queue"], means["prefill"]):
+        rest = (means["ttft"] or 0.0) - (means["queue"] or 0.0) - (means["prefill"] or 0.0)
+        found[Stage.FRONTEND] = rest if rest >= 0 else None  # of other requests, where it is less
+    return {stage: found.get(stage) for stage in TARGETS[name]}
+
+
+def _mean(total: Mapping[str, float], key: str) -> float | None:
+    count = total.get(f"{key}_n", 0.0)
+    return total[f"{key}_s"] / count if count and f"{key}_s" in total else None
 
 
 def _concerns(name: str, link: str) -> bool:

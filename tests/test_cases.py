@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from recordings import DATA, judged, loaded
+from recordings import DATA, finished, judged, loaded, scrapes, series
 
 from analyzers.compare import compare
 from app.pipeline import window_of
@@ -424,6 +424,17 @@ def test_the_figures_of_a_printed_benchmark():
 T0, T60 = (next((DATA / "cases").glob(f"06-*/metrics_{name}.prom")) for name in ("t0", "t60"))
 
 
+def test_what_was_measured_is_kept_although_the_e2e_histogram_is_missing():
+    """Case 06: 12 requests with TTFT 1.23 s, queue 0.017 s and prefill 1.10 s, and no vllm:e2e_request_latency_seconds."""
+    document = json_report.document(judged(*CASES["06"].paths()))
+    stages = document["targets"]["ttft"]["stages"]
+    assert stages == {"frontend": pytest.approx(0.117, abs=0.001), "queue": pytest.approx(0.0167, abs=0.0001), "prefill": pytest.approx(1.1)}
+    assert document["targets"]["e2e"]["stages"]["output"] is None
+    measures = [one["measure"] for one in document["targets"]["tpot"]["cannot_determine"]]
+    assert any("vllm:e2e_request_latency_seconds" in measure for measure in measures)
+    assert not any("two scrapes" in measure for measure in measures)
+
+
 def test_one_text_is_a_state_and_never_healthy():
     incident = judged(T0)
     document = json_report.document(incident)
@@ -446,3 +457,13 @@ def test_two_texts_are_a_window_whatever_their_order(paths: tuple[Path, ...]):
     assert (ttft, queue, prefill) == pytest.approx((1.23, 0.017, 1.1), rel=0.03)
     assert "healthy" not in {target.verdict for target in judged(*paths).attribution.targets.values()}
     assert judged(*paths).attribution.restarts == 0
+
+
+def test_a_window_in_which_nothing_finished_is_said_so(tmp_path):
+    """TTFT is there, the E2E histogram too, but it counted nothing."""
+    first = {**finished(0), series("num_requests_running"): 1}
+    second = {name: value if "time_to_first" in name else 0 for name, value in finished(3, ttft=0.5).items()}
+    scrapes(tmp_path / "m.jsonl", [(0, first), (10, {**second, series("num_requests_running"): 3})])
+    document = json_report.document(judged(tmp_path))
+    measures = [one["measure"] for one in document["targets"]["e2e"]["cannot_determine"]]
+    assert "a window in which requests finish: in this one none did" in measures
