@@ -1,6 +1,7 @@
 """KV events from a real ZMQ publisher, as vLLM sends them: arrays to 0.23, maps since 0.24."""
 
 import contextlib
+import io
 import threading
 import time
 from collections.abc import Iterator
@@ -10,12 +11,24 @@ import msgspec
 import pytest
 import zmq
 from collectors.sources.serving import free_port
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from app.collectors.sources.kv_events import KvEventsError, Subscription, listen
+from app.collectors.formats import kv_events as kv_events_format
+from app.collectors.sources.kv_events import KvEventsError, Subscription, line, listen, recorded
 from app.live.received import events, put_events
 from app.store import Store
 
 BIG = (1 << 64) - 1
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), BIG) | st.floats() | st.text(max_size=5) | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=6,
+)
+EVENT = st.lists(ANY, max_size=5).map(lambda rest: ["BlockStored", [1], None, [31337], *rest]) | st.just(
+    {"type": "BlockStored", "token_ids": [31337]}
+)
+PACKED = st.tuples(ANY, st.lists(EVENT | ANY, max_size=3)).map(lambda batch: msgspec.msgpack.encode(list(batch)))
 ARRAYS = [["BlockStored", [1, BIG], None, [11, 12], 16, None, "GPU", None, [["salt"], None]], ["BlockRemoved", [1], "GPU"]]
 MAPS = [
     {
@@ -127,6 +140,15 @@ def test_token_ids_are_never_in_a_line():
     assert "11" not in str(taken[0]["batch"])
     assert "token_ids" not in str(taken)
     assert taken[0]["batch"][1][0][4:7] == [16, None, "GPU"]
+
+
+@given(st.lists(st.binary(max_size=60), max_size=4) | st.tuples(st.binary(), st.binary(max_size=9), PACKED).map(list))
+@settings(max_examples=150, deadline=None)
+def test_any_frames_are_a_line_that_the_format_reads(message: list[bytes]):
+    text = recorded([line(message, "tcp://h:1", msgspec.msgpack.Decoder().decode)])
+    batches = {batch.table: batch.columns for batch in kv_events_format.read(io.BytesIO(text), 1.8e9)}
+    assert batches["source_file"]["lines"] == [1]
+    assert b"31337" not in text
 
 
 def test_a_bad_endpoint_is_named():

@@ -8,8 +8,11 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 from collectors.sources.serving import TEXT, free_port, say, serving
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from app.collectors.access import Access, AccessError
+from app.collectors.formats import prometheus_text
 from app.collectors.sources import scrape
 from app.collectors.sources.scrape import Line, Target
 
@@ -132,6 +135,20 @@ def test_a_useless_answer_is_an_error_that_says_why(name: str):
     assert "text" not in line
     assert any(part in line["error"] for part in expected.split("|")), line["error"]
     assert time.monotonic() - start < 6
+
+
+@given(
+    body=st.binary(max_size=200) | st.text(max_size=200).map(str.encode) | st.binary(max_size=80).map(lambda rest: b"vllm:x 1\n" + rest),
+    status=st.sampled_from([200, 200, 200, 204, 206, 400, 503]),
+    kind=st.sampled_from(["text/plain", "text/plain; charset=utf-16", "text/html", "x", ""]),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_answer_is_a_text_or_an_error(body: bytes, status: int, kind: str):
+    with serving(say(body, status=status, kind=kind)) as url:
+        line = once(url)
+    assert ("text" in line) != ("error" in line)
+    for batch in prometheus_text.follow()(line):
+        assert batch.table in {"series", "sample", "scrape", "rejected_line", "source_file"}
 
 
 def test_a_dead_target_is_an_error_that_says_why():

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from app.align import notes
 from app.collectors.sources import tail
@@ -87,6 +89,28 @@ def test_a_pipe_ends_with_what_has_no_line_end():
     with os.fdopen(read, "rb") as source:
         tail.stream(source, lambda text, _: got.append(text), threading.Event())
     assert b"".join(got) == b"one\ntw"
+
+
+@given(st.lists(st.binary(max_size=40) | st.sampled_from([b"\n", b"\r\n", b"a\nb", b"\xff\n"]), max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_any_pieces_come_out_whole_and_in_lines(parts: list[bytes]):
+    read, write = os.pipe()
+    got: list[tuple[bytes, int]] = []
+
+    def send() -> None:
+        with os.fdopen(write, "wb", buffering=0) as target:
+            for part in parts:
+                target.write(part)
+
+    writer = threading.Thread(target=send)
+    writer.start()
+    with os.fdopen(read, "rb") as source:
+        tail.stream(source, lambda lines, at: got.append((lines, at)), threading.Event())
+    writer.join()
+    text = b"".join(parts)
+    assert b"".join(lines for lines, _ in got) == text
+    assert all(lines.endswith(b"\n") for lines, _ in got[:-1])
+    assert [at for _, at in got] == [sum(len(lines) for lines, _ in got[: number + 1]) for number in range(len(got))]
 
 
 def test_a_pipe_is_read_in_large_pieces():
