@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from analyzers import combine, ranges, state
+from analyzers import combine, ranges, replayed, state
 from analyzers.books import NOMINAL_FRONTEND_S, NOMINAL_OUTPUT_S, Books, arrival_rate, books
 from analyzers.links import CHAIN, by_name, moe_imbalance
 from analyzers.model import TARGETS, Attribution, Engine, EngineResult, Level, Link, Part, Refusal, Row, Stage, Target, Window
 from analyzers.segments import segments
-from analyzers.whatif import LOAD_TIER, WhatIf, what_if
+from analyzers.whatif import what_if
 
 LIMITS: Final = 0.10  # share of the measured value from which the largest fault limits
 LOW_END: Final = 0.05  # which the lower end of its range must exceed
@@ -27,7 +27,7 @@ def attribute(
 ) -> Attribution:
     """Judge a window: each engine alone, then combined by requests. Never raises on missing data: it refuses.
 
-    `with_twin` also replays each engine (what-ifs, joint fixes); it is not needed to name the link. A load link limits a
+    `with_twin` also replays each engine: what-ifs, joint fixes, and parts closer to the truth; it is not needed to name the link. A load link limits a
     target only while its SLO (`slo`, seconds by target) is missed or the `baseline` is exceeded.
     """
     roles = combine.roles(window.engines)
@@ -87,10 +87,9 @@ def _engine(engine: Engine, role: str, *, with_twin: bool, slo: Mapping[str, flo
     rows = {module.LINK.name: module.row(adjusted) for module in CHAIN}
     plain = {name: target_of(name, adjusted, rows) for name in TARGETS}
     replay = what_if(adjusted, slo=slo) if with_twin else None
-    if replay is not None:
-        plain = {name: _with_twin(target, replay) for name, target in plain.items()}
-    spans = ranges.of(accounts, plain, level)
-    targets = {name: judge(_with_ranges(target, spans[name]), accounts.requests) for name, target in plain.items()}
+    shown = plain if replay is None else {name: replayed.with_twin(target, replay, adjusted) for name, target in plain.items()}
+    spans = ranges.of(accounts, plain, level, shown)
+    targets = {name: judge(_with_ranges(target, spans[name]), accounts.requests) for name, target in shown.items()}
     return EngineResult(engine.instance, engine.engine, role, accounts.requests, targets, level, replay, segments(engine))
 
 
@@ -104,31 +103,6 @@ def adjust(accounts: Books) -> Books:
 
 def _with_ranges(target: Target, spans: Mapping[str, tuple[float, float]]) -> Target:
     return replace(target, parts=tuple(replace(p, range_s=spans.get(p.link)) for p in target.parts))
-
-
-def _with_twin(target: Target, replay: WhatIf) -> Target:
-    """Savings by the twin where it meets what was measured; outside its gate the books speak alone."""
-    if target.measured_s is None:
-        return target
-    gate = ", ".join(f"{name} {value:.2f}" for name, value in replay.gate.items())
-    if not replay.holds_of[target.name]:
-        return replace(
-            target,
-            conditions=(
-                *target.conditions,
-                f"the twin is outside its gate (twin / measured: {gate}): savings are the books'; a paired run would settle them",
-            ),
-        )
-    saves, last = replay.saves[target.name], replay.last[target.name]
-    parts = tuple(
-        replace(p, saves_s=saves[p.link], last_s=last[p.link])
-        if p.link in saves and p.seconds is not None and p.link not in LOAD_TIER
-        else p
-        for p in target.parts
-    )
-    return replace(
-        target, parts=parts, conditions=(*target.conditions, f"savings by the twin (twin / measured: {gate}; {replay.load})")
-    )
 
 
 # -- one target -----------------------------------------------------------------------------------------------------------
@@ -308,7 +282,7 @@ def judge(target: Target, requests: int) -> Target:
         first = ranked[0]
         why = Refusal(
             f"whether {first[0]} limits: {first[1]:.3g} s of {measured:.3g} s, but perhaps only {first[2] or 0.0:.3g} s",
-            "a longer recording, or the next level of evidence (JSON log with iteration lines, spans, KV events)",
+            "the twin (--what-if), a longer recording, or the next level of evidence (JSON log with iteration lines, spans, KV events)",
         )
         return replace(target, verdict="undetermined", runner_up=first[0], cannot_determine=(*target.cannot_determine, why))
     if named is None:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from analyzers.books import Books, books
-from analyzers.calibration import HALF_WIDTH
+from analyzers.calibration import ACTIVE, SPREAD
 from analyzers.links import CHAIN
 from analyzers.model import Engine, Level, Target
 from analyzers.steps import refit
@@ -19,11 +19,21 @@ DRAWS: Final = 24
 BLOCKS: Final = 12  # moving blocks that a window is cut into
 PERCENTILES: Final = (5.0, 95.0)
 FEW_REQUESTS: Final = 100  # fewer finished requests: calibrated widths are doubled
-EXACT: Final = frozenset({"frontend", "output"})  # measured by subtraction: calibrated on their own
+UNKNOWN: Final = (0.1, 0.7, 1.3)  # of a link that the table does not hold
 
 
-def of(accounts: Books, targets: Mapping[str, Target], level: Level, seed: int = 0) -> dict[str, dict[str, tuple[float, float]]]:
-    """Range of each known part, by target and link, in the target's seconds."""
+def of(
+    accounts: Books,
+    targets: Mapping[str, Target],
+    level: Level,
+    shown: Mapping[str, Target] | None = None,
+    seed: int = 0,
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """Range of each known part, by target and link, in the target's seconds.
+
+    `shown` are the targets as the twin composed them, where it did: ranges are of their parts, as far off as the twin's were,
+    and as wide as the books' inputs allow.
+    """
     found: dict[tuple[str, str], list[float]] = {}
     ends: dict[tuple[str, str], list[float]] = {}
     for into, several in ((found, _bootstrap(accounts, seed)), (ends, _extremes(accounts))):
@@ -31,20 +41,23 @@ def of(accounts: Books, targets: Mapping[str, Target], level: Level, seed: int =
             for name, link, seconds in _parts(drawn):
                 into.setdefault((name, link), []).append(seconds)
     out: dict[str, dict[str, tuple[float, float]]] = {}
-    for name, target in targets.items():
+    for name, target in (shown or targets).items():
         out[name] = {}
         for part in target.parts:
-            if part.seconds is None or target.measured_s is None or (part.seconds == 0 and not part.used):
+            was = targets[name].part(part.link)
+            if part.seconds is None or was.seconds is None or target.measured_s is None or (part.seconds == 0 and not part.used):
                 continue
-            values = [*found.get((name, part.link), []), part.seconds]
-            low, high = (float(x) for x in np.percentile(values, PERCENTILES))
-            width = min(
-                _width(part.link, part.seconds, target.measured_s, seen, accounts.requests)
+            method = "books" if was is part else "twin"
+            moved = part.seconds - was.seconds
+            values = [*found.get((name, part.link), []), was.seconds]
+            around = [float(x) + moved for x in np.percentile(values, PERCENTILES)]
+            around += [x + moved for x in ends.get((name, part.link), [])]
+            spans = [
+                _calibrated(method, part.link, part.seconds, target.measured_s, seen, accounts.requests)
                 for seen in observed(accounts.engine, level)
-            )
-            extremes = ends.get((name, part.link), [])
-            low = min(low, part.seconds - width, *extremes, part.seconds)
-            high = max(high, part.seconds + width, *extremes, part.seconds)
+            ]
+            low, high = min(spans, key=lambda span: span[1] - span[0])
+            low, high = min(low, *around, part.seconds), max(high, *around, part.seconds)
             out[name][part.link] = (max(0.0, low) if part.seconds >= 0 else low, min(high, max(target.measured_s, part.seconds)))
     return out
 
@@ -57,11 +70,15 @@ def observed(engine: Engine, level: Level) -> tuple[Level, ...]:
     return tuple(sorted(found, key=list(Level).index))
 
 
-def _width(link: str, seconds: float, measured: float, level: Level, requests: int) -> float:
-    """Calibrated half-width: of the measured value where a link is inactive, of the part where it is active."""
-    inactive, active = HALF_WIDTH.get(str(level), HALF_WIDTH["metrics"]).get(link, (0.1, 0.3))
-    width = min(active * abs(seconds), measured) if seconds > 0.05 * measured else inactive * measured
-    return width * (2.0 if requests < FEW_REQUESTS else 1.0)
+def _calibrated(method: str, link: str, seconds: float, measured: float, level: Level, requests: int) -> tuple[float, float]:
+    """Range as calibrated: times factors where a part is active, plus or minus a share of the measured value where it is not."""
+    table = SPREAD[method]
+    inactive, least, most = table.get(str(level), table["metrics"]).get(link, UNKNOWN)
+    times = 2.0 if requests < FEW_REQUESTS else 1.0
+    if abs(seconds) <= ACTIVE * measured:
+        return seconds - times * inactive * measured, seconds + times * inactive * measured
+    ends = sorted((seconds * max(0.0, 1 - times * (1 - least)), seconds * (1 + times * (most - 1))))
+    return ends[0], ends[1]
 
 
 def _parts(drawn: Books) -> Iterator[tuple[str, str, float]]:

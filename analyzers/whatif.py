@@ -28,7 +28,8 @@ class WhatIf:
 
     `met` is, by target with an SLO, the share of requests that met it "now" and with each link (or "all faults") fixed.
 
-    Seconds by target and link: `saves` fixing only it, `last` fixing it when all else is fixed, `parts` its additive share.
+    Seconds by target and link: `saves` fixing only it, `last` fixing it when all else is fixed, `parts` its additive share, which
+    `shares` splits into the wait before decoding ("wait") and "decode", seconds a request.
     `joint` all faults fixed together. `without_long` the other requests without prompts above `LONG` medians, and
     `without_long_joint` with all faults fixed besides. None: not to be said.
     """
@@ -40,6 +41,7 @@ class WhatIf:
     saves: Mapping[str, Mapping[str, float]]
     last: Mapping[str, Mapping[str, float]]
     parts: Mapping[str, Mapping[str, float]]
+    shares: Mapping[str, Mapping[str, float]]
     joint: Mapping[str, float]
     without_long: Mapping[str, float] | None
     without_long_joint: Mapping[str, float] | None
@@ -85,7 +87,14 @@ def what_if(books: Books, seed: int = 0, slo: Mapping[str, float] | None = None)
     first = {t: {k: replays.saved((k,), t) for k in links} for t in names}
     every = {t: replays.saved(links, t) for t in names}
     last = {t: {k: every[t] - replays.saved([x for x in links if x != k], t) for k in links} for t in names}
-    parts = {t: {**_shapley(replays, faults, (), t), **_shapley(replays, load, faults, t)} for t in names}
+    shares = {t: {**_shapley(replays, faults, (), t), **_shapley(replays, load, faults, t)} for t in ("ttft", "decode")}
+    shares = {"wait": shares["ttft"], "decode": shares["decode"]}
+    per = max(1e-9, float((twin.load.output - 1).mean()))
+    parts = {
+        "ttft": shares["wait"],
+        "tpot": {k: v / per for k, v in shares["decode"].items()},
+        "e2e": {k: shares["wait"][k] + shares["decode"][k] for k in links},
+    }
     return WhatIf(
         gate=twin.gate,
         holds=twin.holds,
@@ -94,6 +103,7 @@ def what_if(books: Books, seed: int = 0, slo: Mapping[str, float] | None = None)
         saves=first,
         last=last,
         parts=parts,
+        shares=shares,
         joint={t: replays.saved(faults, t) for t in names},
         without_long=without_long(twin, LONG),
         without_long_joint=without_long(twin, LONG, replays.setup(faults)) if faults else None,

@@ -22,7 +22,7 @@ PLAIN: Final = (  # pairs whose link must be named for TTFT and E2E at metrics a
     "h200-0.24.0-prefill-backlog",
     "h200-0.33.0-kv-preempt-s2",
 )
-BY_TWIN: Final = {"h200-0.24.0-prefix-thrash": {"e2e"}}  # savings asked of the twin
+BY_TWIN: Final = {"h200-0.24.0-prefix-thrash": {"e2e"}}  # link and savings asked of the twin
 BY_SEGMENT: Final = {"h200-0.24.0-prefill-backlog"}  # savings asked as "without the long prompts"
 QUEUED_AS_MEASURED: Final = {  # a queue behind prompts is really there in TTFT
     ("h200-0.33.0-moe-normal-s1", "ttft"),
@@ -53,7 +53,8 @@ def pair(name: str) -> Values:
         for level in ("metrics", "requests"):
             for target in ("ttft", "e2e"):
                 row = rows[level, target]
-                yield f"pair/{name}/{level}/{target}/named", float(row.right)
+                by_twin = target in BY_TWIN.get(name, ())
+                yield f"pair/{name}/{level}/{target}/named", float(row.right_by_twin if by_twin else row.right)
                 yield f"pair/{name}/{level}/{target}/saving", _saving(row)
     found = SPECIAL.get(name)
     if found:
@@ -231,8 +232,9 @@ def lab_level(level: str) -> Values:
         top - scores.mean([scores.top_right(r, "prototype first", "e2e") for r in rows]),
     )
     yield f"lab/{level}/e2e/saving", scores.median([scores.best_saving(r, "both") for r in rows])
-    yield f"lab/{level}/coverage of active links", scores.coverage(rows, active=True)[0]
-    yield f"lab/{level}/coverage", scores.coverage(rows, active=False)[0]
+    for method, name in (("books", ""), ("both", " by the twin")):
+        yield f"lab/{level}/coverage{name} of active links", scores.coverage(rows, active=True, method=method)[0]
+        yield f"lab/{level}/coverage{name}", scores.coverage(rows, active=False, method=method)[0]
     yield f"lab/{level}/additivity", max(r.additivity for r in rows)
 
 

@@ -13,11 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzers.attribute import adjust, attribute
-from analyzers.books import Books, books
+from analyzers.attribute import attribute
 from analyzers.links import CHAIN
 from analyzers.model import Attribution, Engine, Target, Window
-from analyzers.whatif import WhatIf, what_if
+from analyzers.whatif import WhatIf
 
 from . import lab, packed
 
@@ -65,23 +64,31 @@ def levels_of(window: Window) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Judged:
-    """One window at one level: the attribution, and the twin's answers where there is one engine."""
+    """One window at one level: the attribution, and with the twin where there is one engine."""
 
     attribution: Attribution
-    books: Books | None
-    twin: WhatIf | None
+    replayed: Attribution | None
+
+    @property
+    def twin(self) -> WhatIf | None:
+        return self.replayed.engines[0].what_if if self.replayed else None
 
     def target(self, name: str) -> Target:
         found = self.attribution.targets[name]
         assert found is not None
         return found
 
+    def shown(self, name: str) -> Target:
+        """The target with the twin's parts where it meets what was measured, else the books'."""
+        found = (self.replayed or self.attribution).targets[name]
+        assert found is not None
+        return found
+
 
 def judged(window: Window, level: str, *, twin: bool = True) -> Judged:
     seen = restrict(window, level)
-    result = attribute(seen)
-    account = books(seen.engines[0]) if len(seen.engines) == 1 else None
-    return Judged(result, account, what_if(adjust(account)) if twin and account is not None else None)
+    replayed = attribute(seen, with_twin=True) if twin and len(seen.engines) == 1 else None
+    return Judged(attribute(seen), replayed)
 
 
 # -- threshold rules ------------------------------------------------------------------------------------------------------------
@@ -119,6 +126,7 @@ class PairRow:
     limiting: str | None
     runner_up: str | None
     right: bool
+    right_by_twin: bool
     books: float
     twin: float
     gate: Mapping[str, float]
@@ -168,7 +176,8 @@ def pair_level(name: str, window: Window, truth: Mapping[str, Any], level: str) 
                 verdict=t.verdict,
                 limiting=t.limiting,
                 runner_up=t.runner_up,
-                right=t.limiting is not None and CAUSE[t.limiting] in {CAUSE[x] for x in links},
+                right=_names(t, links),
+                right_by_twin=_names(found.shown(target), links),
                 books=_error(sum(_saves(t, x) for x in links), saved),
                 twin=_error(_twin_saves(found, target, links), saved),
                 gate=twin.gate if twin else {},
@@ -178,6 +187,10 @@ def pair_level(name: str, window: Window, truth: Mapping[str, Any], level: str) 
             )
         )
     return out
+
+
+def _names(target: Target, links: Sequence[str]) -> bool:
+    return target.limiting is not None and CAUSE[target.limiting] in {CAUSE[x] for x in links}
 
 
 def _saves(target: Target, link: str) -> float:
@@ -259,7 +272,7 @@ class LabRow:
     level: str
     answers: Mapping[str, Answer | None]
     additivity: float
-    ranges: tuple[tuple[str, str, float, float, float], ...]  # target, link, truth, low, high
+    ranges: Mapping[str, tuple[tuple[str, str, float, float, float], ...]]  # method: target, link, truth, low, high
     rules: Mapping[str, str]
 
 
@@ -282,27 +295,28 @@ def lab_row(scenario: lab.Scenario, level: str, *, twin: bool = True) -> LabRow:
             {n: {**measured[n], **found.twin.saves[n]} for n in TARGETS},
             found.twin.holds,
         )
-    mix = said
-    if replayed is not None:
-        holds = getattr(found.twin, "holds_of", None) or dict.fromkeys(
-            TARGETS, replayed.holds
-        )  # of each target, where it says so
-        chosen = {n: replayed if holds[n] else said for n in TARGETS}
-        mix = Answer({n: a.parts[n] for n, a in chosen.items()}, {n: a.saves[n] for n, a in chosen.items()})
+    both = {name: found.shown(name) for name in TARGETS}
+    mix = Answer(
+        {n: {p.link: p.seconds or 0.0 for p in t.parts} for n, t in both.items()},
+        {n: {p.link: p.saves_s for p in t.parts if p.saves_s is not None} for n, t in both.items()},
+    )
     prototype = scenario.prototype.get(level, {})
     answers: dict[str, Answer | None] = {"books": said, "twin": replayed, "both": mix}
     for which in lab.PROTOTYPES:
         p = prototype.get(which)
         answers[f"prototype {which}"] = Answer(p["parts"], p["saves"]) if p and "parts" in p else None
-    ranges = tuple(
-        (n, p.link, scenario.parts[n].get(p.link, 0.0), *p.range_s)
-        for n, t in targets.items()
-        for p in t.parts
-        if p.range_s is not None and p.seconds is not None and p.link in scenario.parts[n]
-    )
+    ranges = {
+        method: tuple(
+            (n, p.link, scenario.parts[n].get(p.link, 0.0), *p.range_s)
+            for n, t in spoken.items()
+            for p in t.parts
+            if p.range_s is not None and p.seconds is not None and p.link in scenario.parts[n]
+        )
+        for method, spoken in (("books", targets), ("both", both))
+    }
     gap = max(
         abs((t.measured_s or 0.0) - (t.floor_s or 0.0) - sum(p.seconds or 0.0 for p in t.parts) - (t.unexplained_s or 0.0))
-        for t in targets.values()
+        for t in (*targets.values(), *both.values())
     )
     return LabRow(scenario, level, answers, gap, ranges, {n: rules(scenario.engine, n) for n in TARGETS})
 
@@ -359,41 +373,48 @@ def lab_rows(level: str) -> tuple[LabRow, ...]:
     return tuple(lab_row(s, level) for s in lab.scenarios())
 
 
-def coverage(rows: Sequence[LabRow], *, active: bool, targets: Sequence[str] = ("ttft", "e2e")) -> tuple[float, int]:
+def coverage(
+    rows: Sequence[LabRow], *, active: bool, method: str = "books", targets: Sequence[str] = ("ttft", "e2e")
+) -> tuple[float, int]:
     """Share of ranges that hold the truth, and how many there are; active: of links that hold more than ACTIVE."""
     held = [
         low - 1e-9 <= true <= high + 1e-9
         for row in rows
-        for target, _, true, low, high in row.ranges
+        for target, _, true, low, high in row.ranges[method]
         if target in targets and (true > ACTIVE * row.scenario.measured[target] or not active)
     ]
     return mean(held), len(held)
 
 
 # -- calibration ------------------------------------------------------------------------------------------------------------------
-def calibration_cases() -> dict[tuple[str, str], tuple[list[float], list[float]]]:
-    """(level, link) -> errors of inactive and of active links, for analyzers/calibration.py."""
-    cases: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
+Cases = dict[tuple[str, str, str], tuple[list[float], list[float]]]
+
+
+def calibration_cases() -> Cases:
+    """(method, level, link) -> errors of inactive links and truth / part of active ones, for analyzers/calibration.py."""
+    cases: Cases = {}
     for level in LEVELS:
         for row in lab_rows(level):
             _lab_cases(row, cases)
     for name, truth in truths().items():
         for pair in pair_rows(name, capture(name), truth):
-            if pair.target != "tpot" and len(pair.links) == 1 and math.isfinite(pair.books):
-                cases.setdefault((pair.level, pair.links[0]), ([], []))[1].append(abs(pair.books))
+            if pair.target == "tpot" or len(pair.links) > 1:
+                continue
+            for method, error in (("books", pair.books), ("twin", pair.twin if pair.holds else math.nan)):
+                if math.isfinite(error) and error > -1:
+                    cases.setdefault((method, pair.level, pair.links[0]), ([], []))[1].append(1 / (1 + error))
     return cases
 
 
-def _lab_cases(row: LabRow, cases: dict[tuple[str, str], tuple[list[float], list[float]]]) -> None:
-    answer = row.answers["books"]
-    assert answer is not None
-    for target in ("ttft", "e2e"):
-        m = row.scenario.measured[target]
-        for link, true in row.scenario.parts[target].items():
-            part = answer.parts[target].get(link, 0.0)
-            gap, both = abs(part - true), cases.setdefault((row.level, link), ([], []))
-            # by the part, not by the truth: it decides which of the two a range takes
-            if part <= ACTIVE * m:
-                both[0].append(gap / m)
-            else:
-                both[1].append(gap / part)
+def _lab_cases(row: LabRow, cases: Cases) -> None:
+    for method, answer in (("books", row.answers["books"]), ("twin", row.answers["both"])):
+        assert answer is not None
+        for target in ("ttft", "e2e"):
+            m = row.scenario.measured[target]
+            for link, true in row.scenario.parts[target].items():
+                part, both = answer.parts[target].get(link, 0.0), cases.setdefault((method, row.level, link), ([], []))
+                # by the part, not by the truth: it decides which of the two a range takes
+                if abs(part) <= ACTIVE * m:
+                    both[0].append(abs(part - true) / m)
+                elif part > 0:
+                    both[1].append(max(0.0, true) / part)

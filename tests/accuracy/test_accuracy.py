@@ -1,6 +1,5 @@
 """How right the analyzers are may only get better: the bars of issue 4 on committed inputs, and what was reached."""
 
-import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,8 +10,6 @@ import pytest
 from accuracy import bars, calibrate, checks, lab, packed, scores
 from accuracy.table import HEALTHY
 
-from analyzers.calibration import HALF_WIDTH
-from analyzers.links import CHAIN
 from analyzers.model import Engine, Event, Window
 
 
@@ -164,21 +161,18 @@ def test_lab_scenarios_are_consistent():
 
 
 # -- calibration ------------------------------------------------------------------------------------------------------------------
-def test_every_cell_of_the_calibration_has_widths():
-    names = {module.LINK.name for module in CHAIN}
-    assert set(HALF_WIDTH) == set(scores.LEVELS)
-    for level, link in itertools.product(HALF_WIDTH, names):
-        inactive, active = HALF_WIDTH[level][link]
-        assert 0 < inactive <= 1, (level, link)
-        assert 0 < active <= 1, (level, link)
-
-
-def test_few_cases_take_the_prior_and_many_the_quantile():
-    few, many = ([0.5] * 4, [0.5] * 4), ([0.01] * 90 + [0.3] * 10, [0.2] * 100)
-    assert calibrate.cell("metrics", "slots", few) == (0.04, pytest.approx(0.04 / 0.3), "  # prior: inactive, active")
-    inactive, active, mark = calibrate.cell("metrics", "slots", many)
+def test_few_cases_take_the_prior_and_many_the_quantiles():
+    few = ([0.5] * 4, [0.8, 1.1])
+    assert calibrate.cell("metrics", "slots", few) == (0.04, 0.8, pytest.approx(1 + 0.04 / 0.3), "  # prior: inactive, active")
+    many = ([0.01] * 90 + [0.3] * 10, [0.5] * 10 + [1.0] * 80 + [3.0] * 10)
+    inactive, least, most, mark = calibrate.cell("metrics", "slots", many)
     assert 0.01 <= inactive <= 0.3
-    assert (active, mark) == (pytest.approx(0.2), "")
+    assert (least, most, mark) == (0.5, 3.0, "")
+
+
+def test_no_range_is_narrower_than_two_runs_of_one_load_differ():
+    _, least, most, _ = calibrate.cell("metrics", "slots", ([0.0] * 50, [1.0] * 50))
+    assert (least, most) == (pytest.approx(0.94), pytest.approx(1.06))
 
 
 def test_rules_name_what_fires_first():

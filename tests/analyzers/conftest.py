@@ -3,7 +3,7 @@
 import pytest
 
 from analyzers import ranges
-from analyzers.calibration import HALF_WIDTH
+from analyzers.calibration import SPREAD
 
 INACTIVE, ACTIVE = 0.02, 0.2  # shares of the measured value, and of the part
 
@@ -11,5 +11,8 @@ INACTIVE, ACTIVE = 0.02, 0.2  # shares of the measured value, and of the part
 @pytest.fixture(autouse=True)
 def _calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the same half-widths for all links: the table is measured by tests/accuracy and must not decide the rules' tests."""
-    table = {level: dict.fromkeys(links, (INACTIVE, ACTIVE)) for level, links in HALF_WIDTH.items()}
-    monkeypatch.setattr(ranges, "HALF_WIDTH", table)
+    table = {
+        method: {level: dict.fromkeys(links, (INACTIVE, 1 - ACTIVE, 1 + ACTIVE)) for level, links in levels.items()}
+        for method, levels in SPREAD.items()
+    }
+    monkeypatch.setattr(ranges, "SPREAD", table)

@@ -1,5 +1,7 @@
 """How sure a part is: the range holds it, is as wide as calibrated, and grows with what was not observed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from analyzers import ranges
 from analyzers.attribute import adjust, attribute, target_of
 from analyzers.books import Books, books
-from analyzers.calibration import HALF_WIDTH
+from analyzers.calibration import SPREAD
 from analyzers.links import CHAIN
 from analyzers.model import TARGETS, Engine, Level, Target
 
@@ -31,8 +33,11 @@ def judged(engine: Engine) -> tuple[Books, dict[str, Target]]:
 
 def widths(monkeypatch: pytest.MonkeyPatch, inactive: float, active: float) -> None:
     """Set the same calibrated half-widths for all."""
-    table = {level: dict.fromkeys(links, (inactive, active)) for level, links in HALF_WIDTH.items()}
-    monkeypatch.setattr(ranges, "HALF_WIDTH", table)
+    table = {
+        method: {level: dict.fromkeys(links, (inactive, 1 - active, 1 + active)) for level, links in levels.items()}
+        for method, levels in SPREAD.items()
+    }
+    monkeypatch.setattr(ranges, "SPREAD", table)
 
 
 def test_an_active_link_is_as_uncertain_as_calibrated_of_its_own_seconds(monkeypatch: pytest.MonkeyPatch):
@@ -52,25 +57,47 @@ def test_an_inactive_link_is_as_uncertain_as_calibrated_of_the_measured_value(mo
 
 
 def test_the_width_is_that_of_the_level_and_the_link(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ranges, "HALF_WIDTH", {"metrics": {"slots": (0.0, 0.5)}, "logs": {"slots": (0.0, 0.25)}})
+    table = {"metrics": {"slots": (0.0, 0.5, 1.5)}, "logs": {"slots": (0.0, 0.75, 1.25)}}
+    monkeypatch.setattr(ranges, "SPREAD", {"books": table})
     accounts, targets = judged(at_cap())
     assert ranges.of(accounts, targets, Level.METRICS)["e2e"]["slots"] == pytest.approx((0.1, 0.3), rel=0.01)
     assert ranges.of(accounts, targets, Level.LOGS)["e2e"]["slots"] == pytest.approx((0.15, 0.25), rel=0.01)
 
 
+def test_more_may_be_missing_from_a_part_than_be_too_much_in_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ranges, "SPREAD", {"books": {"metrics": {"slots": (0.0, 0.9, 3.0)}}})
+    accounts, targets = judged(at_cap())
+    assert ranges.of(accounts, targets, Level.METRICS)["e2e"]["slots"] == pytest.approx((0.18, 0.6), rel=0.01)
+
+
+def test_a_part_of_the_twin_is_as_uncertain_as_the_twins_were(monkeypatch: pytest.MonkeyPatch):
+    same = {"metrics": {"slots": (0.0, 0.5, 1.5)}}
+    monkeypatch.setattr(ranges, "SPREAD", {"books": same, "twin": {"metrics": {"slots": (0.0, 0.9, 1.1)}}})
+    accounts, targets = judged(at_cap())
+    e2e = targets["e2e"]
+    parts = tuple(replace(p, seconds=0.4) if p.link == "slots" else p for p in e2e.parts)
+    spans = ranges.of(accounts, targets, Level.METRICS, {**targets, "e2e": replace(e2e, parts=parts)})
+    assert spans["e2e"]["slots"] == pytest.approx((0.36, 0.44), rel=0.01)
+    # there the books spoke; no more than was measured
+    assert spans["ttft"]["slots"] == pytest.approx((0.1, targets["ttft"].measured_s), rel=0.01)
+
+
 def test_the_calibration_holds_every_link_at_every_level():
     names = {m.LINK.name for m in CHAIN}
-    assert set(HALF_WIDTH) == {level.value for level in Level} - {"state"}
-    for links in HALF_WIDTH.values():
-        assert set(links) == names
-        assert all(0 <= inactive <= 1 and 0 < active <= 1 for inactive, active in links.values())
+    assert set(SPREAD) == {"books", "twin"}
+    for levels in SPREAD.values():
+        assert set(levels) == {level.value for level in Level} - {"state"}
+        for links in levels.values():
+            assert set(links) == names
+            assert all(0 < inactive <= 1 and 0 <= least < 1 < most for inactive, least, most in links.values())
 
 
 @pytest.mark.parametrize("link", ["frontend", "slots", "prefill_backlog", "kv_eviction", "kv_transfer", "engine_stall", "output"])
 def test_no_calibrated_width_keeps_a_link_from_ever_being_named(link: str):
     # a link that holds nine tenths of what was measured must keep more than a twentieth at the lower end of its range
-    for level, links in HALF_WIDTH.items():
-        assert 0.9 * (1 - links[link][1]) > 0.05, level
+    for levels in SPREAD.values():
+        for level, links in levels.items():
+            assert 0.9 * links[link][1] > 0.05, level
 
 
 @pytest.mark.parametrize(("rate", "times"), [(1.6, 2.0), (1.7, 1.0)])
@@ -125,7 +152,7 @@ def test_the_same_seed_gives_the_same_ranges_and_another_one_others(monkeypatch:
     widths(monkeypatch, 0.0, 0.0)
     columns = {"step_n": engine_of().interval["step_n"] * (1 + 0.03 * np.random.default_rng(1).standard_normal(60))}
     accounts, targets = judged(engine_of(columns=columns))
-    one, two, other = (ranges.of(accounts, targets, Level.METRICS, seed)["tpot"]["prefill_backlog"] for seed in (0, 0, 1))
+    one, two, other = (ranges.of(accounts, targets, Level.METRICS, seed=seed)["tpot"]["prefill_backlog"] for seed in (0, 0, 1))
     assert one == two
     assert one != other
 

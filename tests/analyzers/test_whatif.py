@@ -160,18 +160,41 @@ def test_without_long_prompts_is_answered_where_there_are_any():
 
 
 # -- in an attribution ---------------------------------------------------------------------------------------------------------
-def test_an_attribution_takes_the_savings_of_the_twin_and_says_so():
+def test_an_attribution_takes_parts_and_savings_of_the_twin_and_says_so():
     engine = seen(replace(HEALTHY, slots=6))
     plain, replayed = attribute(window_of(engine)), attribute(window_of(engine), with_twin=True)
     target = fleet(replayed, "e2e")
     what = replayed.engines[0].what_if
     assert target.part("slots").saves_s == what.saves["e2e"]["slots"]
     assert target.part("slots").last_s == what.last["e2e"]["slots"]
-    assert any("savings by the twin" in c and "twin / measured" in c for c in target.conditions)
-    # parts are the books', with or without it
-    assert [p.seconds for p in target.parts] == [p.seconds for p in fleet(plain, "e2e").parts]
+    assert any("parts and savings by the twin" in c and "twin / measured" in c for c in target.conditions)
+    # with one fault its part is what the engine without it was measured to save, and stays inside its stages
+    free, capped = replay(LOAD, HEALTHY), replay(LOAD, replace(HEALTHY, slots=6))
+    truth = sum(capped.stage(s).mean() - free.stage(s).mean() for s in ("queue", "prefill", "decode"))
+    assert target.part("slots").seconds == pytest.approx(truth, rel=0.02)
+    assert target.part("slots").seconds == pytest.approx(sum(target.part("slots").cells.values()))
     assert adds_up(target) < 1e-6
     assert fleet(plain, "e2e").part("slots").last_s is None
+
+
+def test_no_stage_holds_more_than_it_lasted():
+    engine = seen(replace(HEALTHY, blocks=330, slots=7, stalls=((20.0, 1.0),)), frontend_s=0.3, log=True)
+    for name in ("ttft", "tpot", "e2e"):
+        target = fleet(attribute(window_of(engine), with_twin=True), name)
+        assert adds_up(target) < 1e-6
+        assert target.floor_s is not None
+        assert target.floor_s >= -1e-9
+        for stage, measured in target.stages.items():
+            assert sum(p.cells.get(stage, 0.0) for p in target.parts) <= (measured or 0.0) * 1.001 + 1e-9, (name, stage)
+
+
+def test_what_the_twin_does_not_replay_keeps_its_part():
+    plain, replayed = (
+        fleet(attribute(window_of(seen(replace(HEALTHY, slots=6), output_s=0.5)), with_twin=twin), "e2e")
+        for twin in (False, True)
+    )
+    assert plain.part("output").seconds == pytest.approx(0.498)
+    assert replayed.part("output").seconds == pytest.approx(0.498)
 
 
 def test_load_is_not_saved():
@@ -196,6 +219,7 @@ def test_outside_the_gate_the_books_speak_alone_and_that_is_said(monkeypatch: py
     plain, twin = attribute(window_of(engine)), attribute(window_of(engine), with_twin=True)
     for name in ("ttft", "tpot", "e2e"):
         assert [p.saves_s for p in fleet(twin, name).parts] == [p.saves_s for p in fleet(plain, name).parts]
+        assert [p.seconds for p in fleet(twin, name).parts] == [p.seconds for p in fleet(plain, name).parts]
         assert any(
             "the twin is outside its gate (twin / measured: ttft 1.40, decode 1.00)" in c for c in fleet(twin, name).conditions
         )
