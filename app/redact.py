@@ -97,6 +97,8 @@ class Redactor:
 
     def text(self, value: str) -> str:
         """A text with everything that names somebody replaced."""
+        if value in self.known:
+            return self.word(value, self.known[value])
         for known in sorted(self.known, key=len, reverse=True):
             if len(known) > 2 and known in value:
                 whole = re.compile(rf"(?<![\w-]){re.escape(known)}(?![\w-])")
@@ -194,8 +196,8 @@ def redactor_of(document: Mapping[str, Any]) -> Redactor:
     for one in document.get("arguments", []):
         given += [value for name in NAMES if NAMES[name] == "model" for value in _strings(one["flags"].get(name))]
     redactor.give(map(str, given), "model")
-    names = [(str(file["name"]), str(file.get("format") or "file")) for file in document["source"]["files"]]
-    redactor.give((name for name, _ in names), "file")
+    for read in (True, False):  # the files that were read first: their words are those of the data beside the report
+        redactor.give((str(file["name"]) for file in document["source"]["files"] if bool(file.get("format")) is read), "file")
     for name in sorted({str(file.get("bundle") or "") for file in document["source"]["files"]} - {""}):
         redactor.name(name, "bundle")  # only where it stands alone: a folder may be called like anything
     return redactor

@@ -56,7 +56,7 @@ def incident_for(
         before = None if baseline is None else attribute(baseline)
         judged = attribute(window, with_twin=True, slo=limits, baseline=before)
         say("counting what it cost")
-        lost = impacts(store, judged, slo or {}, objectives)
+        lost = impacts(store, judged, slo or {}, objectives, start, end)
         say("gathering evidence")
         shown = evidence(store, judged)
         series = _series(store, judged)
@@ -66,7 +66,7 @@ def incident_for(
     return Incident(
         version=version("weaklink"), files=files(store, judged, results), attribution=replace(judged, notes=(*judged.notes, *notes(store))), title=title, note=note,
         timeline=happened, series=series, stream=workload(window).says if window.engines else "",
-        hypotheses=found, arguments=_arguments(window), command=command, impact=lost, evidence=shown, coverage=coverage(store, judged),
+        hypotheses=found, arguments=_arguments(window), command=command, impact=lost, evidence=shown, coverage=coverage(store, judged, start, end),
         baseline=baseline_name, changes=() if baseline is None else _changes(baseline, window),
     )  # fmt: skip
 

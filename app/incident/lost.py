@@ -14,25 +14,30 @@ ASSUMED: Final = 0.99  # the share that must be good where only seconds are give
 MINUTE_S: Final = 60.0
 
 
-def impacts(store: Store, judged: Attribution, slo: Mapping[str, float], objectives: Sequence[Slo] = ()) -> tuple[Impact, ...]:
+def impacts(
+    store: Store, judged: Attribution, slo: Mapping[str, float], objectives: Sequence[Slo], start: float | None, end: float | None
+) -> tuple[Impact, ...]:  # fmt: skip
     """One impact an objective: those given in full first, then seconds by target, of which the share is assumed."""
     given = [Slo(f"{name.upper()} at most {seconds:g} s", name, ASSUMED, seconds) for name, seconds in slo.items()]
-    whole = [_impact(store, judged, one, assumed=False) for one in objectives]
-    return (*whole, *(_impact(store, judged, one, assumed=True) for one in given))
+    # the bounds that were asked for: of several servers each has its own first scrape inside
+    span = (judged.start if start is None else start, judged.end if end is None else end)
+    whole = [_impact(store, judged, one, span, assumed=False) for one in objectives]
+    return (*whole, *(_impact(store, judged, one, span, assumed=True) for one in given))
 
 
-def _impact(store: Store, judged: Attribution, slo: Slo, *, assumed: bool) -> Impact:
+def _impact(store: Store, judged: Attribution, slo: Slo, span: tuple[float | None, float | None], *, assumed: bool) -> Impact:
     bare = Impact(slo.name, slo.kind, slo.threshold_s, slo.objective, assumed, period_s=None if assumed else slo.period_s)
-    if judged.start is None or judged.end is None:
+    low, high = span
+    if judged.start is None or low is None or high is None:
         return _missing(bare, "the recording carries no clock")
-    found = points(store, slo, judged.start, judged.end, [f"{e.instance}/{e.engine}" for e in judged.engines])
+    found = points(store, slo, low, high, [f"{e.instance}/{e.engine}" for e in judged.engines])
     if found.missing:
         return _missing(bare, found.missing)
     if not found.total.sum():
         return _missing(bare, "no events in the window")
     roles = {e.role for e in judged.engines}
     twice = ("a request counts on the prefill server and on the decode server",) if "decode" in roles else ()
-    return _counted(bare, found, judged.start, twice)
+    return _counted(bare, found, low, twice)
 
 
 def _missing(bare: Impact, why: str) -> Impact:

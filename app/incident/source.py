@@ -1,5 +1,6 @@
 """Where an incident comes from: the files with their hashes and counts, and how much of the window each server was seen."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,11 +46,11 @@ def _why(one: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, (one.get("message"), *one.get("reasons", ()))))
 
 
-def coverage(store: Store, judged: Attribution) -> tuple[Coverage, ...]:
+def coverage(store: Store, judged: Attribution, start: float | None, end: float | None) -> tuple[Coverage, ...]:
     """One row a server that was scraped in the window."""
     chosen = sorted({e.instance for e in judged.engines})
-    low = float("-inf") if judged.start is None else judged.start
-    high = float("inf") if judged.end is None else judged.end
+    low = start if start is not None else judged.start if judged.start is not None else -math.inf
+    high = end if end is not None else judged.end if judged.end is not None else math.inf
     found = store.columns(
         "SELECT coalesce(instance, '') AS instance, ts, ok, timed FROM scrape WHERE list_contains($chosen, coalesce(instance, '')) "
         "AND (NOT timed OR (ts >= $low AND ts <= $high)) ORDER BY instance, ts",

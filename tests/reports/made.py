@@ -33,8 +33,10 @@ def as_html(name: str) -> str:
 
 
 def shortened(value: Any) -> Any:
-    """A document with its points counted instead of listed, and without what differs from machine to machine."""
+    """A document with its points counted instead of listed, without what differs from machine to machine, and nothing twice."""
     if isinstance(value, dict):
+        if len(value.get("engines", ())) == 1 and "targets" in value and value["engines"][0]["targets"] == value["targets"]:
+            value = {**value, "engines": [{**value["engines"][0], "targets": "as those of all engines"}]}
         out = {key: shortened(item) for key, item in value.items()}
         return {**out, "versions": sorted(value["versions"])} if "versions" in value else out
     if isinstance(value, list):
@@ -72,7 +74,7 @@ class Outline(HTMLParser):
         if self.open and self.open[-1] in {"h1", "h2", "h3"}:
             self.sections[-1] = (self.sections[-1][0] + data, self.sections[-1][1])
         if data.strip() and not {"script", "style", "title"} & set(self.open):
-            self.words.append(" ".join(data.split()))
+            self.words += [" ".join(line.split()) for line in data.splitlines() if line.strip()]
 
 
 def outline(text: str) -> str:

@@ -142,7 +142,7 @@ def test_a_store_without_anything_makes_a_page():
     with Store() as store:
         plain = report(store, Asked()).plain
     assert plain["engines"] == []
-    assert "Nothing was observed" in outline(drawn(plain, "html").decode())
+    assert "no vLLM series, stats line or request was found" in outline(drawn(plain, "html").decode())
 
 
 def test_loading_the_sample_again_makes_the_same_report():
