@@ -152,13 +152,14 @@ class Store:
         looked, why = self._full
         if time.monotonic() - looked < 1.0:
             return why
-        free = shutil.disk_usage(self.path.parent).free
+        try:
+            free = float(shutil.disk_usage(self.path.parent).free)
+        except OSError as error:  # the folder is gone, or its disk
+            free, why_not = 0.0, f"the folder of {self.path} cannot be reached ({error.strerror})"
+        else:
+            why_not = f"the disk of {self.path} is nearly full: {free / 1e6:.0f} MB are free, {self.min_free_bytes / 1e6:.0f} MB must be"
         short = free < self.min_free_bytes
-        now = (
-            f"the disk of {self.path} is nearly full: {free / 1e6:.0f} MB are free, {self.min_free_bytes / 1e6:.0f} MB must be; nothing is stored until there is room"
-            if short
-            else None
-        )
+        now = f"{why_not}; nothing is stored until there is room" if short else None
         self._full = time.monotonic(), now
         if short != (why is not None):
             LOG.error("%s", now or f"the disk of {self.path} has room again: collecting goes on")

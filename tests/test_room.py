@@ -81,6 +81,20 @@ def test_with_little_room_collecting_stops_and_goes_on(
         assert [row[0] for row in store.rows("SELECT kind FROM journal ORDER BY ts")] == ["full", "room"]
 
 
+def test_a_folder_that_vanishes_stops_collecting_and_ends_nothing(tmp_path: Path):
+    feeds: Feeds = {}
+    with Store(tmp_path / "place" / "a.duckdb") as store:
+        put(store, feeds, [line(0)])
+        (tmp_path / "place").rename(tmp_path / "elsewhere")
+        store._full = (-1e9, None)
+        put(store, feeds, [line(1)])
+        assert "cannot be reached (No such file or directory)" in feeds["h:1"].error
+        (tmp_path / "elsewhere").rename(tmp_path / "place")
+        store._full = (-1e9, store._full[1])
+        put(store, feeds, [line(2)])
+        assert (feeds["h:1"].scrapes, feeds["h:1"].dropped) == (2, 1)
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A disk of 12 MB of its own."""

@@ -107,7 +107,7 @@ def main() -> None:
                   f"dropped {total(text, 'weaklink_dropped_total'):.0f}, page {page:.2f} s, upload {upload:.2f} s, metrics {own:.2f} s", flush=True)  # fmt: skip
             at += 1
             time.sleep(15)
-        answered += int(up.communicate()[0])
+        answered += int(up.stdout.read())
         serving.terminate()
         print("ended with", serving.wait(60))
         with Store(store) as held:
