@@ -4,12 +4,14 @@ A viewer sees everything and changes nothing: no upload, no objective, no backup
 long each time. Pages learn who is there from two headers, which only this module sets.
 """
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -83,6 +85,27 @@ class Tries:
         self.wrong.pop(address, None)
 
 
+DRAIN_BYTES: Final = 64 * 1024**2  # of a refused body are read and dropped: a client that is still sending would miss the answer
+DRAIN_S: Final = 10.0
+
+
+async def drained(request: HTTPConnection, receive: Receive) -> None:
+    """Read the body of a request that is refused, up to a size and a time: else its client gets a broken pipe and no answer.
+
+    A client that asks first (Expect: 100-continue, as curl does) has sent nothing and is not told to.
+    """
+    if request.headers.get("expect", "").lower() == "100-continue" or request.scope["method"] in {"GET", "HEAD"}:
+        return
+    seen = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_S):
+            while seen <= DRAIN_BYTES:
+                message = await receive()
+                seen += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body"):
+                    return
+
+
 class Guard:
     """Lets requests in: those that prove who they are where a login is set, else only those that address this machine by its own name.
 
@@ -91,7 +114,14 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, token: str | None = None, *, local: bool, login: Login | None = None, base: str = "", tries: Tries | None = None
+        self,
+        app: ASGIApp,
+        token: str | None = None,
+        *,
+        local: bool,
+        login: Login | None = None,
+        base: str = "",
+        tries: Tries | None = None,
     ) -> None:
         self.app, self.local, self.base = app, local, base
         self.login = login or Login(token=token)
@@ -114,6 +144,7 @@ class Guard:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "refused"})
         else:
+            await drained(request, receive)
             await found(scope, receive, send)
 
     def judge(self, request: HTTPConnection) -> Who | Response:
@@ -139,7 +170,9 @@ class Guard:
 
     def open(self, request: HTTPConnection) -> bool:
         """Whether a request needs no login: the health check, which says nothing to those who have none."""
-        return self.login.asks and request.scope["type"] == "http" and request.scope["path"] in {"/healthz", f"{self.base}/healthz"}
+        return (
+            self.login.asks and request.scope["type"] == "http" and request.scope["path"] in {"/healthz", f"{self.base}/healthz"}
+        )
 
     def _from_proxy(self, request: HTTPConnection) -> bool:
         try:

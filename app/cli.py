@@ -438,11 +438,15 @@ def status(store: StorePath = None, output: Output = Format.TEXT) -> None:
     with _open(path) as opened:
         recordings = opened.rows("SELECT bundle, instances, start_ts, end_ts FROM recording ORDER BY start_ts")
         tables = ("source_file", "series", "sample", "scrape", "request", "stat", "step", "event", "kv_event", "rejected_line")
-        counts = {name: opened.rows(f"SELECT count(*) FROM {f'every_{name}' if name in CLOSED else name}")[0][0] for name in tables}
+        counts = {
+            name: opened.rows(f"SELECT count(*) FROM {f'every_{name}' if name in CLOSED else name}")[0][0] for name in tables
+        }
         live = sources(opened)
         held = summary(opened, time.time())
         thinned = notes(opened, -math.inf, math.inf)
-        journal = opened.rows("SELECT ts, kind, said FROM journal WHERE kind IN ('killed', 'full', 'room') ORDER BY ts DESC LIMIT 3")
+        journal = opened.rows(
+            "SELECT ts, kind, said FROM journal WHERE kind IN ('killed', 'full', 'room') ORDER BY ts DESC LIMIT 3"
+        )
     from app.reports.words import size_lines, stamp
 
     if output is Format.JSON:
@@ -587,7 +591,8 @@ def _serve(
 @app.command()
 def doctor(
     source: Annotated[
-        str, typer.Argument(help="A bundle (folder, archive or file), or a server: host:port or its URL; self: this installation.")
+        str,
+        typer.Argument(help="A bundle (folder, archive or file), or a server: host:port or its URL; self: this installation."),
     ],
     instance: Instance = None,
     store: StorePath = None,

@@ -206,7 +206,9 @@ class LoginConfig(_Strict):
     user_header: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9-]+$")] = None  # set by a proxy that asks for the login
     proxies: tuple[Annotated[str, AfterValidator(_network)], ...] = Field(default=(), strict=False)  # from whom it is believed
     admins: tuple[str, ...] = Field(default=(), strict=False)  # users of that header who may change things
-    base_path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = ""  # below which a proxy offers the dashboard: /weaklink
+    base_path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = (
+        ""  # below which a proxy offers the dashboard: /weaklink
+    )
 
     @model_validator(mode="after")
     def _header_is_trusted(self) -> Self:
@@ -271,7 +273,9 @@ class Config(_Strict):
                     one.access().context()
                 except AccessError as error:
                     said.append(f"{kind}[{number}]: {error}")
-        return said + [f"log[{number}]: {one.path}: no such file" for number, one in enumerate(self.log, 1) if not Path(one.path).is_file()]
+        return said + [
+            f"log[{number}]: {one.path}: no such file" for number, one in enumerate(self.log, 1) if not Path(one.path).is_file()
+        ]
 
     @model_validator(mode="after")
     def _servers_differ(self) -> Self:

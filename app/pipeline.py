@@ -115,7 +115,9 @@ def attribution_for(
     """The attribution of what the store holds in a window; options as `attribute` has them."""
     found = attribute(window_of(store, start, end, engines), with_twin=with_twin, slo=slo, baseline=baseline)
     low, high = -math.inf if found.start is None else found.start, math.inf if found.end is None else found.end
-    return replace(found, notes=(*found.notes, *notes(store), *routers.notes(store, start, end), *retention.notes(store, low, high)))
+    return replace(
+        found, notes=(*found.notes, *notes(store), *routers.notes(store, start, end), *retention.notes(store, low, high))
+    )
 
 
 def _pairs(store: Store, bounds: Mapping[str, float], *tables: Columns) -> list[tuple[str | None, str]]:
@@ -273,7 +275,9 @@ def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[E
     name = next((str(e.fields["name"]) for e in events if e.kind == "device" and e.fields.get("name")), None)
     facts["device_name"] = name
     facts["memory_gib"] = _memory_gib(info, args, events, facts)
-    last = store.rows("SELECT max(ts) FROM scrape WHERE ok AND ts <= ? AND instance IS NOT DISTINCT FROM ?", [high, instance])[0][0]
+    last = store.rows("SELECT max(ts) FROM scrape WHERE ok AND ts <= ? AND instance IS NOT DISTINCT FROM ?", [high, instance])[0][
+        0
+    ]
     written = [] if last is None else store.rows(
         "SELECT q.quantity, arg_max(s.value, s.ts) FROM every_sample AS s JOIN quantity_series AS q USING (series_id) "
         "WHERE q.instance IS NOT DISTINCT FROM $instance AND q.engine = $engine AND q.quantity IN ('computed_tokens', 'generation_tokens') "

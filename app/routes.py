@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import Message
 
-from app.access import who_of
+from app.access import drained, who_of
 from app.backup import BackupError, pieces
 from app.collectors.sources import otlp
 from app.ingest import BundleError, FileResult, load
@@ -86,16 +86,20 @@ def bundles(store: Store, *, guarded: bool) -> Endpoint:
         """Load an upload: multipart (several files are one bundle) or a raw body with ?name=. The result of each file as JSON."""
         bearer = guarded and request.headers.get("authorization", "").lower().startswith("bearer ")
         if not bearer and HEADER not in request.headers:
+            await drained(request, request.receive)
             return JSONResponse(
                 {"error": f"send the header {HEADER.title()}: upload (any value): it shows that no other site's page sent this"},
                 403,
             )
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > MAX_BUNDLE_BYTES:
+            await drained(request, request.receive)
             return _too_large()
         if why := store.full():
+            await drained(request, request.receive)
             return JSONResponse({"error": why}, 507)
         if not free.acquire(blocking=False):
+            await drained(request, request.receive)
             return JSONResponse({"error": f"{AT_ONCE} uploads are on their way; try again"}, 503, {"Retry-After": "10"})
         try:
             return await take(request)
@@ -108,6 +112,7 @@ def bundles(store: Store, *, guarded: bool) -> Endpoint:
                 path = await _received(request, Path(folder))
                 results = await run_in_threadpool(_load, store, lock, path)
             except _TooLargeError:
+                await drained(request, request.receive)
                 return _too_large()
             except (ValueError, MultiPartException) as error:
                 return JSONResponse({"error": str(error)}, 400)

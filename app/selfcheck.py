@@ -41,14 +41,21 @@ def examine(path: Path, server: str | None, token: str | None) -> list[Check]:
         with Store(path) as store:
             return [*checks, *_of_store(store)]
     except StoreError as error:
-        return [*checks, Check("store", BAD, f"{error} If `weaklink serve` holds it: weaklink doctor self --server http://HOST:PORT")]
+        return [
+            *checks,
+            Check("store", BAD, f"{error} If `weaklink serve` holds it: weaklink doctor self --server http://HOST:PORT"),
+        ]
     except httpx.HTTPError as error:
         return [*checks, Check("server", BAD, f"{server} does not answer ({type(error).__name__}: {error})")]
 
 
 def _extras() -> Iterator[Check]:
     missing = [name for name, module in EXTRAS.items() if not _there(module)]
-    said = "all there" if not missing else f"not installed, and not needed unless you use it: {', '.join(missing)} (pip install 'weaklink[...]')"
+    said = (
+        "all there"
+        if not missing
+        else f"not installed, and not needed unless you use it: {', '.join(missing)} (pip install 'weaklink[...]')"
+    )
     yield Check("extras", OK, said)
 
 
@@ -68,9 +75,15 @@ def _of_store(store: Store) -> Iterator[Check]:
     yield Check("samples", BAD if lost else OK, f"{lost} samples belong to no series" if lost else "each belongs to a series")
     assert store.segments is not None
     gone = [row[0] for row in store.rows("SELECT file FROM segment") if not (store.segments / row[0]).exists()]
-    yield Check("closed days", BAD if gone else OK, f"files are missing: {', '.join(gone[:5])}; restore a backup" if gone else "every file is there")
+    yield Check(
+        "closed days",
+        BAD if gone else OK,
+        f"files are missing: {', '.join(gone[:5])}; restore a backup" if gone else "every file is there",
+    )
     killed = store.rows("SELECT count(*), max(ts) FROM journal WHERE kind = 'killed' AND ts > ?", [now - 7 * 86400])[0][0]
-    yield Check("shutdown", WARN if killed else OK, f"killed {killed} times in a week" if killed else "always in order in the last week")
+    yield Check(
+        "shutdown", WARN if killed else OK, f"killed {killed} times in a week" if killed else "always in order in the last week"
+    )
     for instance, last in store.rows(
         "SELECT c.instance, max(c.ts) FROM scrape AS c JOIN source_file AS f USING (file_id) WHERE f.live AND c.ok GROUP BY 1 ORDER BY 1"
     ):
@@ -79,9 +92,15 @@ def _of_store(store: Store) -> Iterator[Check]:
 
 def _disk(free: float, least: float, days: float | None) -> Check:
     if free < least:
-        return Check("disk", BAD, f"{free / 1e6:.0f} MB are free, less than {least / 1e6:.0f} MB: nothing is stored. Free some, or set [retention] max_gb")
+        return Check(
+            "disk",
+            BAD,
+            f"{free / 1e6:.0f} MB are free, less than {least / 1e6:.0f} MB: nothing is stored. Free some, or set [retention] max_gb",
+        )
     if days is not None and days < 14:
-        return Check("disk", WARN, f"full in {days:.0f} days at the growth of the last week: set [retention] max_gb or fewer raw_days")
+        return Check(
+            "disk", WARN, f"full in {days:.0f} days at the growth of the last week: set [retention] max_gb or fewer raw_days"
+        )
     return Check("disk", OK, f"{free / 1e9:.1f} GB are free")
 
 
@@ -101,7 +120,11 @@ def _of_server(found: Mapping[str, list[tuple[str, float]]]) -> Iterator[Check]:
     def one(name: str) -> float | None:
         return found[name][0][1] if found.get(name) else None
 
-    yield Check("server", OK, f"runs since {_ago(one('process_start_time_seconds'))}, {(one('process_resident_memory_bytes') or 0) / 1e6:.0f} MB of memory")
+    yield Check(
+        "server",
+        OK,
+        f"runs since {_ago(one('process_start_time_seconds'))}, {(one('process_resident_memory_bytes') or 0) / 1e6:.0f} MB of memory",
+    )
     free = one("weaklink_disk_free_bytes")
     if free is not None:
         full = one("weaklink_disk_full")
@@ -110,7 +133,9 @@ def _of_server(found: Mapping[str, list[tuple[str, float]]]) -> Iterator[Check]:
         yield Check(f"lag of {labels}", WARN if lag > LATE_S else OK, f"the newest scrape is {lag:.0f} s old")
     for labels, dropped in found.get("weaklink_dropped_total", []):
         if dropped:
-            yield Check(f"dropped of {labels}", WARN, f"{dropped:.0f} scrapes: the store could not keep up, or the disk was nearly full")
+            yield Check(
+                f"dropped of {labels}", WARN, f"{dropped:.0f} scrapes: the store could not keep up, or the disk was nearly full"
+            )
     queries, seconds = one("weaklink_queries_total"), one("weaklink_query_seconds_total")
     if queries and seconds is not None:
         slow = seconds / queries
@@ -126,7 +151,10 @@ def _ago(ts: float | None) -> str:
 
 def document(checks: list[Check]) -> dict[str, Any]:
     """For programs."""
-    return {"well": all(one.state != BAD for one in checks), "checks": [{"name": one.name, "state": one.state, "said": one.said} for one in checks]}
+    return {
+        "well": all(one.state != BAD for one in checks),
+        "checks": [{"name": one.name, "state": one.state, "said": one.said} for one in checks],
+    }
 
 
 def render(checks: list[Check]) -> str:

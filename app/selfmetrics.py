@@ -30,19 +30,36 @@ def _families(store: Store, going: Collection) -> Iterator[tuple[str, str, str, 
     if store.path is not None:
         yield "weaklink_store_bytes", "gauge", "Disk that the store takes.", [({}, bytes_of(store))]
         yield "weaklink_disk_free_bytes", "gauge", "Disk that is free.", [({}, shutil.disk_usage(store.path.parent).free)]
-        yield "weaklink_disk_full", "gauge", "1: the disk is nearly full, nothing is stored.", [({}, float(store.full() is not None))]
+        yield (
+            "weaklink_disk_full",
+            "gauge",
+            "1: the disk is nearly full, nothing is stored.",
+            [({}, float(store.full() is not None))],
+        )
     yield from _collected(going)
     yield "weaklink_queries_total", "counter", "Queries of the store.", [({}, store.queries)]
     yield "weaklink_query_seconds_total", "counter", "Seconds that queries took until their first row.", [({}, store.query_s)]
     memory = store.rows("SELECT tag, memory_usage_bytes FROM duckdb_memory() WHERE memory_usage_bytes > 0 ORDER BY 1")
-    yield "weaklink_database_memory_bytes", "gauge", "Memory of the database, by use.", [({"use": tag}, used) for tag, used in memory]
+    yield (
+        "weaklink_database_memory_bytes",
+        "gauge",
+        "Memory of the database, by use.",
+        [({"use": tag}, used) for tag, used in memory],
+    )
     if STATM.exists():
         yield "process_resident_memory_bytes", "gauge", "Resident memory.", [({}, int(STATM.read_text().split()[1]) * _PAGE)]
     cpu = time.process_time()
     yield "process_cpu_seconds_total", "counter", "CPU seconds.", [({}, cpu)]
     yield "process_start_time_seconds", "gauge", "When the process started.", [({}, _START)]
-    waiting = store.rows("SELECT count(*) FILTER (sent_ts IS NULL AND dead_ts IS NULL), count(*) FILTER (dead_ts IS NOT NULL) FROM outbox")[0]
-    yield "weaklink_notifications", "gauge", "Notifications that wait, or were given up.", [({"state": "waiting"}, waiting[0]), ({"state": "dead"}, waiting[1])]
+    waiting = store.rows(
+        "SELECT count(*) FILTER (sent_ts IS NULL AND dead_ts IS NULL), count(*) FILTER (dead_ts IS NOT NULL) FROM outbox"
+    )[0]
+    yield (
+        "weaklink_notifications",
+        "gauge",
+        "Notifications that wait, or were given up.",
+        [({"state": "waiting"}, waiting[0]), ({"state": "dead"}, waiting[1])],
+    )
 
 
 def _collected(going: Collection) -> Iterator[tuple[str, str, str, Sequence[Value]]]:
@@ -59,7 +76,11 @@ def _collected(going: Collection) -> Iterator[tuple[str, str, str, Sequence[Valu
         ("rejected", "Scrapes with a line that could not be read."),
     ):
         yield f"weaklink_{name}_total", "counter", what, [({"instance": one.instance}, getattr(one, name)) for one in feeds]
-    pulled = [({"server": url, "instance": name}, count) for url, one in list(going.pulled.items()) for name, count in one.scrapes.items()]
+    pulled = [
+        ({"server": url, "instance": name}, count)
+        for url, one in list(going.pulled.items())
+        for name, count in one.scrapes.items()
+    ]
     yield "weaklink_pulled_total", "counter", "Scrapes taken from a Prometheus.", pulled
 
 

@@ -36,7 +36,9 @@ from analyzers.slo import DAY_S, KINDS, SEVERITIES, TIMED, WORKBOOK_PERIOD_S, Ru
 from app.alerts.table import DefinitionError, Table, shown, span_text
 
 TABLES: Final = ("slo", "notify", "alerts")
-OTHERS: Final = frozenset({"target", "prometheus", "kv_events", "log", "otlp", "retention", "login", "discover"})  # of the same file, read by app/config.py
+OTHERS: Final = frozenset(
+    {"target", "prometheus", "kv_events", "log", "otlp", "retention", "login", "discover"}
+)  # of the same file, read by app/config.py
 NOTIFIERS: Final = ("webhook", "alertmanager", "apprise")
 MOST_MINIMUM: Final = 1_000_000
 

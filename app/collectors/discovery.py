@@ -128,7 +128,9 @@ def _yaml(path: Path, data: bytes) -> Any:
     try:
         import yaml  # noqa: PLC0415 an extra
     except ImportError as error:
-        raise DiscoveryError(f"{path}: YAML needs the extra [discovery]: pip install 'weaklink[discovery]', or write JSON") from error
+        raise DiscoveryError(
+            f"{path}: YAML needs the extra [discovery]: pip install 'weaklink[discovery]', or write JSON"
+        ) from error
     try:
         return yaml.safe_load(data)
     except (yaml.YAMLError, RecursionError) as error:
@@ -169,7 +171,9 @@ async def _from_kubernetes(where: Kubernetes) -> Found:
         async with httpx.AsyncClient(verify=where.access.context(), trust_env=False, timeout=TIMEOUT_S) as client:
             while True:
                 answer = await client.get(url, params=params, headers={**where.access.headers(), "Accept": "application/json"})
-                if answer.status_code == httpx.codes.GONE and "continue" in params:  # the list has changed too much: from the start
+                if (
+                    answer.status_code == httpx.codes.GONE and "continue" in params
+                ):  # the list has changed too much: from the start
                     found = []
                     params.pop("continue")
                     continue

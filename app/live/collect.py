@@ -62,7 +62,9 @@ class Collection:
         feeds, pulls = list(self.feeds.values()), list(self.pulled.values())
         scrapes = sum(one.scrapes for one in feeds) + sum(sum(one.scrapes.values()) for one in pulls)
         failed = sum(one.failed for one in feeds) + sum(sum(one.failed.values()) for one in pulls)
-        errors = "".join(f"  {one.error}" for one in self.known if one.error) + "".join(f"  {one.instance}: {one.error}" for one in feeds if one.error)
+        errors = "".join(f"  {one.error}" for one in self.known if one.error) + "".join(
+            f"  {one.instance}: {one.error}" for one in feeds if one.error
+        )
         return f"{scrapes} scrapes, {failed} failed{errors}"
 
     def summary(self) -> dict[str, Any]:

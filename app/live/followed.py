@@ -78,7 +78,8 @@ def following(path: Path | None, instance: str | None, counts: dict[str, int]) -
 def _offset(store: Store, name: str) -> float:
     """What was added to this log's stamps so far."""
     rows = store.rows(
-        "SELECT fields FROM event JOIN source_file USING (file_id) WHERE bundle = ? AND name = ? AND kind = 'aligned'", [LIVE, name]
+        "SELECT fields FROM event JOIN source_file USING (file_id) WHERE bundle = ? AND name = ? AND kind = 'aligned'",
+        [LIVE, name],
     )
     return sum(float(json.loads(fields)["offset_s"]) for (fields,) in rows)
 
