@@ -69,7 +69,7 @@ def panels(found: Evidence, engines: Sequence[tuple[str, Columns]]) -> tuple[dic
             label = engine if len(engines) > 1 else ""
             named = label if not chosen else ""  # one key for all panels
             lines.append(Line(f"{name}@{at}", named, colour, said=label or "here", dash=dash, at=f"ts@{at}"))
-        words = re.sub(r"^seconds\b", "time", says.replace(" at its end", ""))
+        words = re.sub(r"^seconds\b", "time", re.sub(r",? at its end", "", says))
         words = words[:1].upper() + words[1:]
         chosen.append(Panel(f"{words},{unit}" if unit else words, tuple(lines), unit, factor, top, _nothing(name)))
     return columns, chosen

@@ -82,7 +82,7 @@ def head(view: View, bar: Bar, *, slowest: bool) -> Html:
     if worst is None:
         said: list[object] = [f"{who}: {LABELS[target]} {value(target, row['value_s'])}."]
     else:
-        verb = {"queue": "waited", "prefill": "computed its prompt for", "decode": "decoded for", "frontend": "stood for"}
+        verb = {"queue": "waited", "prefill": "computed its prompt for", "decode": "decoded for", "frontend": "stood"}
         said = [f"{who} {verb[worst.stage.value]} {number(worst.seconds)} s", *_emphasised(worst), "."]
     lines = (
         f"{LABELS[target]} {value(target, row['value_s'])}, the slowest of this window by {LABELS[target]}. " if slowest else ""
@@ -99,6 +99,9 @@ def head(view: View, bar: Bar, *, slowest: bool) -> Html:
 
 def _emphasised(worst: Held) -> list[object]:
     """The sentence with its culprit set off."""
+    if worst.stage is Stage.FRONTEND:
+        where, colon, why = worst.says.partition(": ")
+        return [" ", tag("em", where), colon, why]
     before, found, rest = worst.says.partition("behind ")
     if not found:
         return [" because ", tag("em", worst.says)] if worst.stage is Stage.QUEUE else [": ", tag("em", worst.says)]
