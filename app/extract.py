@@ -132,10 +132,10 @@ _QUERIES: Final = (
     (f"{_SEEN} SELECT instance, ts, duration_s, ok, timed FROM seen WHERE file_id = $file ORDER BY instance, ts", "scrape"),
     (_REQUESTS, "request"),
     (f"SELECT * EXCLUDE (file_id) FROM stat WHERE file_id = $file AND {_SPAN} ORDER BY line", "stat"),
-    (f"SELECT * EXCLUDE (file_id) FROM step WHERE file_id = $file AND {_SPAN} ORDER BY line", "step"),
+    (f"SELECT * EXCLUDE (file_id) FROM every_step WHERE file_id = $file AND {_SPAN} ORDER BY line", "step"),
     (f"SELECT * EXCLUDE (file_id) FROM event WHERE file_id = $file AND ({_SPAN} OR NOT list_contains($instants, kind)) ORDER BY line", "event"),
     (
-        "SELECT * EXCLUDE (file_id) FROM kv_event WHERE file_id = $file AND list_contains($chosen, coalesce(instance, '')) AND ts <= $high ORDER BY line",
+        "SELECT * EXCLUDE (file_id) FROM every_kv_event WHERE file_id = $file AND list_contains($chosen, coalesce(instance, '')) AND ts <= $high ORDER BY line",
         "kv_event",
     ),
 )  # fmt: skip
@@ -158,7 +158,7 @@ def _samples(store: Store, params: Mapping[str, Any], words: Words) -> Iterator[
     yield _line({"table": "series", "columns": words.columns("series", {**plain, "series": list(range(len(kept)))})}), 0
     for (instance,) in store.rows(f"{own} SELECT DISTINCT instance FROM own ORDER BY instance", given):
         found = store.columns(
-            f"{own} SELECT m.series_id, m.ts, max(m.value) AS value FROM sample AS m JOIN series AS s USING (series_id) "
+            f"{own} SELECT m.series_id, m.ts, max(m.value) AS value FROM every_sample AS m JOIN series AS s USING (series_id) "
             "JOIN own AS o ON o.ts = m.ts AND o.instance IS NOT DISTINCT FROM s.instance WHERE s.instance IS NOT DISTINCT FROM $instance "
             "GROUP BY ALL ORDER BY m.ts, m.series_id",
             {**given, "instance": instance},

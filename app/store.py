@@ -333,18 +333,19 @@ class Store:
         self.cursor().execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {statement}", params or {})
 
     @contextmanager
-    def held(self, view: str, low: float, high: float) -> Iterator[None]:
-        """Hold the rows of a view with ts in (low, high] while many queries of this thread read it: computed once."""
-        cursor = self.cursor()
+    def held(self, view: str, low: float, high: float, *, before: bool = False) -> Iterator[None]:
+        """Hold the rows of a view with ts in (low, high] while many queries of this thread read it: computed once.
+
+        `before`: also the rows just before, which a span's first interval begins with.
+        """
         # a temporary table comes before a view of the same name, also inside of other views
-        cursor.execute(
-            f"CREATE OR REPLACE TEMP TABLE {view} AS SELECT * FROM main.{view} WHERE ts > $low AND ts <= $high",
-            {"low": low, "high": high},
-        )
+        where = "ts <= $high AND $low IS NOT NULL" if before else "ts > $low AND ts <= $high"
+        held = f"CREATE OR REPLACE TEMP TABLE {view} AS SELECT * FROM main.{view} WHERE {where}"
+        self._query(held, {"low": low, "high": high})
         try:
             yield
         finally:
-            cursor.execute(f"DROP TABLE temp.{view}")
+            self.cursor().execute(f"DROP TABLE temp.{view}")
 
     # -- out --------------------------------------------------------------------------------------------------------
     def rows(self, statement: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
@@ -364,7 +365,11 @@ class Store:
     def _query(self, statement: str, params: Sequence[Any] | Mapping[str, Any] | None) -> Any:
         """Run a query. One with parameters `low` and `high` (epoch seconds) sees samples of that span, and of just before it."""
         span = (-math.inf, math.inf)
-        if isinstance(params, Mapping) and isinstance(params.get("low"), int | float) and isinstance(params.get("high"), int | float):
+        if (
+            isinstance(params, Mapping)
+            and isinstance(params.get("low"), int | float)
+            and isinstance(params.get("high"), int | float)
+        ):
             span = self._since(params["low"], params["high"]), params["high"]
         cursor, began = self.cursor(), time.perf_counter()
         if getattr(self._local, "span", (-math.inf, math.inf)) != span:

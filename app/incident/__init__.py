@@ -49,7 +49,7 @@ def incident_for(
     say = progress or (lambda _: None)
     say("reading the window")
     low, high = -math.inf if start is None else start, math.inf if end is None else end
-    with store.held("epoch", -math.inf, math.inf), store.held("interval_row", low, high):
+    with store.held("epoch", low, high, before=True), store.held("interval_row", low, high):
         window = window_of(store, start, end, engines)
         say("judging")
         limits = {**{one.kind: one.threshold_s for one in objectives if one.kind in TARGETS and one.threshold_s}, **(slo or {})}

@@ -120,7 +120,9 @@ def _same(other: Target, t: Target) -> bool:
 def _chain(t: Target) -> list[str]:
     if t.measured_s is None:
         known = ", ".join(f"{stage} {amount(seconds, t.name)}" for stage, seconds in t.stages.items() if seconds is not None)
-        return [f"measured stages: {known}", ""][: 2 * bool(known)] + [f"  {MARKS[p.status]} {by_name(p.link).LINK.title}: {'; '.join(p.evidence)}" for p in t.parts if p.evidence]
+        return [f"measured stages: {known}", ""][: 2 * bool(known)] + [
+            f"  {MARKS[p.status]} {by_name(p.link).LINK.title}: {'; '.join(p.evidence)}" for p in t.parts if p.evidence
+        ]
     explained = sum(p.seconds or 0.0 for p in t.parts)
     stages = ", ".join(f"{stage} {amount(seconds, t.name)}" for stage, seconds in t.stages.items())
     lines = [

@@ -9,7 +9,7 @@ WITH chosen AS (
   FROM series
   WHERE name LIKE '%\_bucket' ESCAPE '\' AND list_contains(families, regexp_replace(regexp_replace(name, '_bucket$', ''), '^(ray_)?vllm_', 'vllm:'))
 ), point AS (
-  SELECT series_id, ts, max(value) AS value FROM sample
+  SELECT series_id, ts, max(value) AS value FROM every_sample
   WHERE series_id IN (SELECT series_id FROM chosen) AND ts <= high GROUP BY ALL
 ), stepped AS (
   SELECT c.instance, c.engine, c.family, c.le, p.ts, p.value, e.prev_ts, e.epoch,

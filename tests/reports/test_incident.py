@@ -122,6 +122,13 @@ def test_a_held_view_is_let_go(store: Store):
     assert store.rows("SELECT count(*) FROM interval_row")[0][0] == 120
 
 
+def test_a_held_view_is_of_its_own_span_whatever_was_asked_before(store: Store):
+    store.rows("SELECT count(*) FROM interval_row WHERE ts > $low AND ts <= $high", {"low": NOON + 100, "high": NOON + 110})
+    with store.held("epoch", NOON, NOON + 60, before=True), store.held("interval_row", NOON, NOON + 60):
+        assert store.rows("SELECT count(*) FROM interval_row")[0][0] == 60
+        assert store.rows("SELECT min(ts) FROM epoch")[0][0] == NOON
+
+
 # -- kept -------------------------------------------------------------------------------------------------------------------------
 def test_an_incident_is_kept_with_its_notes(tmp_path: Path):
     asked = Asked(NOON, NOON + 60, ("a/0",), "Slow", "it was slow", {"ttft": 1.0}, None, (NOON - 60, NOON), ("a/0",))
