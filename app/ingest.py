@@ -21,6 +21,15 @@ BESIDE_S: Final = 2.0  # two logs that overlap by less follow each other: stamps
 ROWS_AT_ONCE: Final = 120_000  # a row group of DuckDB; some 15 MB of steps
 LOCAL: Final = ("0.0.0.0", "127.", "localhost", "[::]", "[::1]")  # noqa: S104 (addresses that name no machine)
 CLIENTS: Final = ("request_lines", "bench_result", "bench_text", "guidellm", "aiperf")  # who sent the requests
+APART: Final = 0.75  # of the interval: a second recorder's scrape nearer than this says nothing new
+NEAR: Final = "scrapes lie close beside those of another recording of the same server: not used"
+_OVERLAPS: Final = (
+    "SELECT DISTINCT own.instance FROM (SELECT instance, min(ts) AS low, max(ts) AS high FROM scrape WHERE file_id = $file AND ok AND timed "
+    "GROUP BY instance) AS own JOIN scrape AS other USING (instance) WHERE other.file_id <> $file AND other.ok AND other.timed "
+    "AND other.ts BETWEEN own.low - 1 AND own.high + 1"
+)
+_OWN: Final = "SELECT ts FROM scrape WHERE file_id = $file AND instance = $instance AND ok AND timed ORDER BY ts"
+_OTHERS: Final = "SELECT DISTINCT ts FROM scrape WHERE file_id <> $file AND instance = $instance AND ok AND timed ORDER BY ts"
 UNRECOGNISED: Final = "not recognised; expected one of the formats that `weaklink formats` lists"
 NESTED: Final = "not recognised: an archive inside of a bundle is not opened; unpack it, or name it alone"
 
@@ -235,6 +244,7 @@ class _Bundle:
                 facts, problem = self._read(member, module, file_id, default or self.bundle)
                 if sums:
                     self._refuse_known(file_id)
+                near = self._drop_near(file_id) if not timeless else 0
                 store.execute(
                     "UPDATE source_file SET lines = ?, rejected = ?, instance = ?, pid = ?, clock_offset_s = ? WHERE file_id = ?",
                     [
@@ -263,7 +273,7 @@ class _Bundle:
             lines=facts.get("lines", 0),
             rejected=facts.get("rejected", 0),
             added=True,
-            message=problem or member.problem or "",
+            message=problem or member.problem or (f"{near} {NEAR}" if near else ""),
             reasons=reasons,
         )
 
@@ -277,6 +287,30 @@ class _Bundle:
         )
         if rows:
             raise _SuperfluousError("holds sums; scrapes of the same server at the same time are there: not used")
+
+    def _drop_near(self, file_id: int) -> int:
+        """Take out the scrapes of a file that lie close beside those of another recorder of the same server; how many.
+
+        Each stamps a scrape when its own answer is complete: taken together, a counter could seem to fall, which reads as a restart.
+        """
+        dropped = 0
+        bound = {"file": file_id}
+        for (instance,) in self.store.rows(_OVERLAPS, bound):
+            own, other = (
+                np.array([row[0] for row in self.store.rows(statement, {**bound, "instance": instance})])
+                for statement in (_OWN, _OTHERS)
+            )
+            margin = APART * float(np.median(np.diff(own))) if len(own) > 2 else 1.0
+            after = np.clip(np.searchsorted(other, own), 0, len(other) - 1)
+            away = np.minimum(np.abs(other[after] - own), np.abs(own - other[np.maximum(after - 1, 0)]))
+            near = own[(away > 0) & (away < margin)].tolist()
+            self.store.execute("DELETE FROM scrape WHERE file_id = ? AND instance = ? AND list_contains(?, ts)", [file_id, instance, near])
+            self.store.execute(
+                "DELETE FROM sample WHERE list_contains(?, ts) AND series_id IN (SELECT series_id FROM series WHERE instance = ?)",
+                [near, instance],
+            )
+            dropped += len(near)
+        return dropped
 
     def _read(self, member: Member, module: Any, file_id: int, instance: str) -> tuple[dict[str, Any], str | None]:
         """Read one file into the store: the last source_file row, and what was wrong with the bytes."""

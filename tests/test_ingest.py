@@ -111,6 +111,31 @@ def test_the_same_numbers_in_another_file_count_once(store: Store, tmp_path: Pat
 # -- whole or not at all -----------------------------------------------------------------------------------------------
 
 
+def test_two_recorders_of_one_server_count_once(store: Store, tmp_path: Path):
+    """The second one's answers took longer: its stamps are later than values that the first one saw before them."""
+    values = [{TOKENS: 1000 + 10 * at, START: 5.0, series("num_requests_running"): 1} for at in range(20)]
+    first = "".join(scrape(at, one) for at, one in enumerate(values))
+    second = "".join(scrape(at, one, dur=1.1) for at, one in enumerate(values[:12]))
+    alone = "".join(scrape(at, {TOKENS: 1000 + 10 * at, START: 5.0}, "http://other:1/metrics") for at in range(5))
+    load(store, [bundle(tmp_path / "a", m__jsonl=first)])
+    results = by_name(load(store, [bundle(tmp_path / "b", m__jsonl=second, other__jsonl=alone)]))
+    assert results["m.jsonl"].message == "12 scrapes lie close beside those of another recording of the same server: not used"
+    assert results["other.jsonl"].message == ""
+    assert store.rows("SELECT instance, sum(increase) FROM delta WHERE quantity = 'generation_tokens' GROUP BY 1 ORDER BY 1") == [
+        ("127.0.0.1:8000", 190),
+        ("other:1", 40),
+    ]
+    assert store.rows("SELECT count(*) FROM scrape WHERE instance = '127.0.0.1:8000'") == [(20,)]
+
+
+def test_a_recording_that_goes_on_where_another_ended_is_taken(store: Store, tmp_path: Path):
+    for name, start in (("a", 0), ("b", 10)):
+        text_of = "".join(scrape(start + at + (start and 0.5), {TOKENS: 10 * (start + at), START: 5.0}) for at in range(10))
+        (result,) = load(store, [bundle(tmp_path / name, m__jsonl=text_of)])
+        assert result.message == ""
+    assert store.rows("SELECT sum(increase) FROM delta") == [(190,)]
+
+
 def test_a_file_that_fails_leaves_nothing_and_does_not_stop_the_others(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
