@@ -5,7 +5,7 @@ WITH edge AS (
 ), counted AS (
   SELECT e.edge_ts, sum(v.n) FILTER (v.kind = 'removed') AS removed, sum(v.n) FILTER (v.kind = 'stored') AS stored
   FROM (
-    SELECT ts, kind, len(block_hashes) AS n FROM kv_event
+    SELECT ts, kind, len(block_hashes) AS n FROM every_kv_event
     WHERE ts > $start AND ts <= $high AND coalesce(medium, 'GPU') = 'GPU' AND list_contains($engines, coalesce(instance, '') || '/' || engine)
   ) AS v ASOF JOIN edge AS e ON v.ts <= e.edge_ts
   GROUP BY ALL

@@ -4,7 +4,7 @@ WITH line AS (
   SELECT coalesce(instance, '') || '/' || engine AS name, line, min(ts) AS ts, min(seq) AS seq,
     bool_or(kind = 'cleared') AS cleared,
     sum(CASE kind WHEN 'stored' THEN len(block_hashes) WHEN 'removed' THEN -len(block_hashes) ELSE 0 END) AS change
-  FROM kv_event
+  FROM every_kv_event
   WHERE ts <= $high AND coalesce(medium, 'GPU') = 'GPU' AND list_contains($engines, coalesce(instance, '') || '/' || engine)
   GROUP BY ALL
 ), phased AS (

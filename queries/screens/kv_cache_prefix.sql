@@ -3,7 +3,7 @@
 WITH stored AS (
   SELECT coalesce(instance, '') || '/' || engine AS name, line, ts, block_size,
     unnest(block_hashes) AS hash, generate_subscripts(block_hashes, 1) AS place
-  FROM kv_event
+  FROM every_kv_event
   WHERE kind = 'stored' AND coalesce(medium, 'GPU') = 'GPU' AND ts > $low AND ts <= $high
     AND list_contains($engines, coalesce(instance, '') || '/' || engine)
 ), block AS (

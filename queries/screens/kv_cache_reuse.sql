@@ -4,14 +4,14 @@ WITH removed AS MATERIALIZED (
   SELECT name, line, hash, row_number() OVER (PARTITION BY name ORDER BY line, place, hash) AS nth
   FROM (
     SELECT coalesce(instance, '') || '/' || engine AS name, line, unnest(block_hashes) AS hash, generate_subscripts(block_hashes, 1) AS place
-    FROM kv_event
+    FROM every_kv_event
     WHERE kind = 'removed' AND coalesce(medium, 'GPU') = 'GPU' AND list_contains($engines, coalesce(instance, '') || '/' || engine)
   )
 ), cleared AS (
-  SELECT coalesce(instance, '') || '/' || engine AS name, line FROM kv_event WHERE kind = 'cleared'
+  SELECT coalesce(instance, '') || '/' || engine AS name, line FROM every_kv_event WHERE kind = 'cleared'
 ), stored AS (
   SELECT coalesce(instance, '') || '/' || engine AS name, line, unnest(block_hashes) AS hash
-  FROM kv_event
+  FROM every_kv_event
   WHERE kind = 'stored' AND coalesce(medium, 'GPU') = 'GPU' AND ts > $low AND ts <= $high
     AND list_contains($engines, coalesce(instance, '') || '/' || engine)
 ), so_far AS (

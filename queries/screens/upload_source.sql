@@ -15,8 +15,8 @@ WITH scraped AS (
   SELECT file_id, min(ts) AS first_ts, max(ts) AS last_ts
   FROM (
     SELECT file_id, min(ts) AS ts FROM stat GROUP BY 1 UNION ALL SELECT file_id, max(ts) FROM stat GROUP BY 1
-    UNION ALL SELECT file_id, min(ts) FROM step GROUP BY 1 UNION ALL SELECT file_id, max(ts) FROM step GROUP BY 1
-    UNION ALL SELECT file_id, min(ts) FROM kv_event GROUP BY 1 UNION ALL SELECT file_id, max(ts) FROM kv_event GROUP BY 1
+    UNION ALL SELECT file_id, min(ts) FROM every_step GROUP BY 1 UNION ALL SELECT file_id, max(ts) FROM every_step GROUP BY 1
+    UNION ALL SELECT file_id, min(ts) FROM every_kv_event GROUP BY 1 UNION ALL SELECT file_id, max(ts) FROM every_kv_event GROUP BY 1
     UNION ALL SELECT file_id, min(coalesce(arrival_ts, end_ts)) FROM request GROUP BY 1 UNION ALL SELECT file_id, max(end_ts) FROM request GROUP BY 1
   ) GROUP BY 1
 )
