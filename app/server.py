@@ -5,11 +5,12 @@ outside: no statistics, no fonts, no scripts.
 """
 
 import importlib
+import signal
 import socket
 import threading
 import webbrowser
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -108,7 +109,23 @@ def serve(
             app, ws="websockets-sansio", ws_max_size=MAX_MESSAGE_BYTES, ws_per_message_deflate=False,
             log_level="warning", access_log=False, timeout_graceful_shutdown=3,
         )  # fmt: skip
-        uvicorn.Server(config).run(sockets=[listening])
+        with _ending_in_order():
+            uvicorn.Server(config).run(sockets=[listening])
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """SIGTERM and SIGINT end the block, not the process: uvicorn raises again what it caught, and the store is to be closed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def application(

@@ -15,6 +15,7 @@ import yaml
 from app.cli import app
 from app.collectors.discovery import Kubernetes
 from app.config import read
+from app.live.collect import Collection
 from app.routes import routes
 from app.store import Store
 
@@ -55,7 +56,7 @@ def test_the_cluster_s_rights_and_probes_are_those_the_program_needs(tmp_path: P
     pod = found["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     with Store() as store:
-        paths = {route.path for route in routes(store, None, guarded=True)}  # type: ignore[arg-type]
+        paths = {route.path for route in routes(store, Collection(), guarded=True)}
     assert {container[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")} <= paths
     assert pod["securityContext"]["runAsNonRoot"]
     assert found["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}  # two pods cannot hold one store
