@@ -1,13 +1,12 @@
 -- One row: a cell of the heat map where no request was recorded: observations of a latency histogram in a slice of time and a
 -- bucket. Parameters: $low, $high (epoch seconds), $engines, $family, $slices.
-WITH scale AS MATERIALIZED (
-  SELECT min(ts) AS first_ts, greatest((max(ts) - min(ts)) / $slices, 1e-3) AS step
-  FROM epoch WHERE ts > $low AND ts <= $high AND prev_ts IS NOT NULL AND instance IN (SELECT regexp_replace(one, '/[^/]*$', '') FROM unnest($engines) AS t(one))
+WITH found AS MATERIALIZED (
+  SELECT ts, le, n FROM bucket
+  WHERE ts > $low AND ts <= $high AND family = $family AND list_contains($engines, coalesce(instance, '') || '/' || engine)
+), scale AS MATERIALIZED (
+  SELECT min(ts) AS first_ts, greatest((max(ts) - min(ts)) / $slices, 1e-3) AS step FROM found
 ), chosen AS (
-  SELECT least(slice, $slices - 1) AS slice, le, sum(n) AS n
-  FROM bucket_sliced($low, $high, [$family], (SELECT first_ts FROM scale), (SELECT step FROM scale))
-  WHERE list_contains($engines, coalesce(instance, '') || '/' || engine)
-  GROUP BY ALL
+  SELECT least(floor((ts - first_ts) / step), $slices - 1) AS slice, le, sum(n) AS n FROM found, scale GROUP BY ALL
 ), banded AS (
   SELECT le, row_number() OVER (ORDER BY le) - 1 AS band, coalesce(lag(le) OVER (ORDER BY le), 0) AS low_s FROM (SELECT DISTINCT le FROM chosen)
 )

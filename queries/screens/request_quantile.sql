@@ -1,7 +1,7 @@
 -- One row: a quantile of a histogram of the window, as the bucket that holds it, and the histogram's mean. Engines' buckets are
 -- added, never their quantiles averaged. Parameters: $low, $high (epoch seconds), $engines, $names.
 WITH counted AS (
-  SELECT family, le, sum(n) AS n FROM bucket_between($low, $high, $names)
+  SELECT family, le, sum(n) AS n FROM bucket_sum($names, $low, $high)
   WHERE list_contains($engines, coalesce(instance, '') || '/' || engine)
   GROUP BY family, le
 ), summed AS (
