@@ -77,7 +77,9 @@ def fill(store: Store, hours: float, engines: int, every: float) -> int:
                     {"series_id": np.full(len(ts), number), "ts": ts, "value": worth(name, last[full], rate, day, burst)},
                 )
             )
-    store.execute("INSERT INTO source_file VALUES (1, 'day', 'metrics', 'prometheus_text', '0', 1, 1, 0, NULL, NULL, NULL, 0)")
+    store.execute(
+        "INSERT INTO source_file (file_id, bundle, name, format, sha256, bytes, loaded_at) VALUES (1, 'day', 'metrics', 'prometheus_text', '0', 1, 0)"
+    )
     return engines * len(parsed) * len(ts)
 
 
