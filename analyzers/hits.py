@@ -49,8 +49,16 @@ def _share(now: float, then: float) -> float:
     return (then - now) / (1 - now) if math.isfinite(now) and math.isfinite(then) and now < 1 else 0.0
 
 
-def hits_of(engine: Engine) -> Hits:  # noqa: PLR0911 one return a rule, in order
+def hits_of(engine: Engine) -> Hits:
     """What the prefix cache could have saved, by the first rule that applies (attribution.md section 2.3)."""
+    found, gaps = _by_rule(engine), engine.kv.get("gaps")
+    if not gaps or found.refusal is None or GIVE_KV_EVENTS not in found.refusal.measure:
+        return found
+    lost = f"the KV events that were given have {gaps:.0f} gaps: subscribe before the load begins, or raise the publisher's buffer_steps"
+    return replace(found, refusal=replace(found.refusal, measure=f"{found.refusal.measure}; {lost}"))
+
+
+def _by_rule(engine: Engine) -> Hits:  # noqa: PLR0911 one return a rule, in order
     now = steps.hit_ratio(engine)
     if engine.facts.get("prefix_caching") is False:
         return Hits(now, now, now, "prefix caching is off", missed_known=False)
