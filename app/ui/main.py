@@ -21,7 +21,7 @@ from app.ui.words import LABELS, length, plural, span
 
 LAST: Final = {"5 min": 300, "15 min": 900, "1 h": 3600, "6 h": 21600, "24 h": 86400}
 ZONES: Final = {"utc": "UTC", "local": "local time"}
-FOLLOW_S: Final = 15  # seconds between looks for new scrapes
+FOLLOW_S: Final = 30  # seconds between looks for new scrapes
 # pages that are not drawn again by themselves: forms, and replays that take seconds
 STILL: Final = {f"app.ui.screens.{name}" for name in ("workload", "hypotheses", "experiments", "alerts", "upload")}
 UNLISTED: Final = {"link"}  # pages that others lead to: in the navigation only while they are open

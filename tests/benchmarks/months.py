@@ -45,9 +45,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "a.duckdb") as store:
         ids, files = [], []
         for at in range(engines):
-            columns = {"instance": [f"gpu-{at}:8000"] * len(series), "name": [name for name, _ in series], "engine": ["0"] * len(series)}
+            columns = {
+                "instance": [f"gpu-{at}:8000"] * len(series),
+                "name": [name for name, _ in series],
+                "engine": ["0"] * len(series),
+            }
             with store.transaction():
-                ids.append(store.series_ids({**columns, "model_name": ["m"] * len(series), "labels": [label for _, label in series]}))
+                ids.append(
+                    store.series_ids({**columns, "model_name": ["m"] * len(series), "labels": [label for _, label in series]})
+                )
                 files.append(file_of(store, LIVE, f"gpu-{at}:8000", "prometheus_text", f"gpu-{at}:8000"))
         level, first = np.zeros((engines, len(series))), np.zeros(len(series))
         stored = 0
@@ -60,7 +66,11 @@ def main() -> None:
                         values = level[at] + np.cumsum(grown, axis=0)
                         values[:, -3:] = rng.random((len(ts), 3)) * (100, 10, 1)
                         level[at] = values[-1]
-                        columns = {"series_id": np.tile(ids[at], len(ts)), "ts": np.repeat(ts, len(series)), "value": values.ravel()}
+                        columns = {
+                            "series_id": np.tile(ids[at], len(ts)),
+                            "ts": np.repeat(ts, len(series)),
+                            "value": values.ravel(),
+                        }
                         store.add(Batch("sample", columns))
                         rows = {"instance": [f"gpu-{at}:8000"] * len(ts), "ts": ts, "duration_s": np.full(len(ts), 0.01)}
                         store.add(Batch("scrape", {**rows, "ok": [True] * len(ts), "timed": [True] * len(ts)}), file_id=files[at])
@@ -79,7 +89,9 @@ def main() -> None:
         place = series.index(("vllm:generation_tokens_total", "{}"))
         sent = level[0][place] - first[place]
         kept = store.rows("SELECT sum(generation_tokens) FROM interval_row WHERE instance = 'gpu-0:8000'")[0][0]
-        print(f"generation tokens of gpu-0 since its first scrape: {sent:.0f} sent, {kept:.0f} by the store: {'exact' if sent == kept else 'LOST'}")
+        print(
+            f"generation tokens of gpu-0 since its first scrape: {sent:.0f} sent, {kept:.0f} by the store: {'exact' if sent == kept else 'LOST'}"
+        )
         print(f"most memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
 
 

@@ -112,7 +112,9 @@ def main() -> None:
         print("ended with", serving.wait(60))
         with Store(store) as held:
             kept, bad = held.rows("SELECT count(*) FILTER (ok), count(*) FILTER (NOT ok) FROM scrape")[0]
-            print(f"{answered} answers, {kept} in the store ({bad} failed while engines were away); {store.stat().st_size / 1e6:.0f} MB, {held.notice}")
+            print(
+                f"{answered} answers, {kept} in the store ({bad} failed while engines were away); {store.stat().st_size / 1e6:.0f} MB, {held.notice}"
+            )
     half = memory[len(memory) // 2 :]
     print(f"memory over the second half: {np.polyfit(*zip(*half, strict=True), 1)[0]:+.2f} MB a minute")
 

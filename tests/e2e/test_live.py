@@ -38,7 +38,7 @@ def test_a_live_page_follows_in_place(page: Page, live: str):
     shown = page.locator(".st-key-live .wl-answer p").first
     before = shown.inner_text()
     page.evaluate("document.querySelectorAll('.wl-brand, .js-plotly-plot').forEach(e => e.seen = true)")
-    expect(shown).not_to_have_text(before)
+    expect(shown).not_to_have_text(before, timeout=90_000)
     page.wait_for_timeout(1000 * WATCHED_S)
     assert page.evaluate("[...document.querySelectorAll('.wl-brand, .js-plotly-plot')].map(e => e.seen)") == [True, True]
     assert page.locator("[data-testid=stException]").count() == 0
