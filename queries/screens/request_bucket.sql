@@ -1,17 +1,16 @@
 -- One row: a cell of the heat map where no request was recorded: observations of a latency histogram in a slice of time and a
 -- bucket. Parameters: $low, $high (epoch seconds), $engines, $family, $slices.
-WITH found AS MATERIALIZED (
-  SELECT ts, le, n FROM bucket
+WITH chosen AS (
+  SELECT ts, le, sum(n) AS n FROM bucket
   WHERE ts > $low AND ts <= $high AND family = $family AND list_contains($engines, coalesce(instance, '') || '/' || engine)
-), scale AS MATERIALIZED (
-  SELECT min(ts) AS first_ts, greatest((max(ts) - min(ts)) / $slices, 1e-3) AS step FROM found
-), chosen AS (
-  SELECT least(floor((ts - first_ts) / step), $slices - 1) AS slice, le, sum(n) AS n FROM found, scale GROUP BY ALL
+  GROUP BY ts, le
+), scale AS (
+  SELECT min(ts) AS first_ts, greatest((max(ts) - min(ts)) / $slices, 1e-3) AS step FROM chosen
 ), banded AS (
   SELECT le, row_number() OVER (ORDER BY le) - 1 AS band, coalesce(lag(le) OVER (ORDER BY le), 0) AS low_s FROM (SELECT DISTINCT le FROM chosen)
 )
 SELECT
-  first_ts + step * (slice + 0.5) AS ts,
+  first_ts + step * (least(floor((ts - first_ts) / step), $slices - 1) + 0.5) AS ts,
   band, any_value(low_s) AS low_s, any_value(le) AS high_s,   -- the bucket's edges; high_s is infinite in the last
   sum(n) AS n,
   any_value(step) AS step_s
