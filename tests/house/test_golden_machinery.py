@@ -155,7 +155,13 @@ def test_the_runner_lists_each_missing_package_once(tmp_path: Path, monkeypatch:
     run = load(TESTS / "run.py")
     monkeypatch.setattr(run, "FONT", tmp_path / "none.ttf")
     monkeypatch.setenv("PATH", programs(tmp_path / "bin", "prometheus", "chromium"))
-    assert run.missing() == ["prometheus", "prometheus-alertmanager", "victoria-metrics", "default-jre-headless", "fonts-dejavu-core"]
+    assert run.missing() == [
+        "prometheus",
+        "prometheus-alertmanager",
+        "victoria-metrics",
+        "default-jre-headless",
+        "fonts-dejavu-core",
+    ]
 
 
 def test_the_runner_goes_on_where_nothing_can_be_installed(
