@@ -9,10 +9,9 @@ from recordings import NOON
 from streamlit.testing.v1 import AppTest
 from ui.test_pages import PAGE_NAMES, html, opened
 
-from app.incident import incident_for
+from app.incident.kept import Asked
 from app.ingest import load
-from app.reporting import write
-from app.reports.document import document
+from app.reporting import report, write
 from app.store import Store
 
 EVIL: Final = "<script>alert(1)</script>"
@@ -70,7 +69,8 @@ def test_no_page_lets_a_name_be_markup(store: Store, page: str):
 
 @pytest.mark.parametrize("kind", ["html", "md"])
 def test_no_report_does(store: Store, kind: str, tmp_path: Path):
-    plain = document(incident_for(store, [{"name": f"{EVIL}.log", "format": "vllm_log", "lines": 1, "rejected": 0}], title=IMAGE, note=EVIL))
+    results = [{"name": f"{EVIL}.log", "format": "vllm_log", "lines": 1, "rejected": 0}]
+    plain = report(store, Asked(title=IMAGE, note=EVIL), results=results, redact=False).plain
     for path in write(plain, kind, tmp_path / f"r.{kind}"):
         text = path.read_text()
         if kind == "html":
