@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -95,24 +96,52 @@ class _SuperfluousError(Exception):
 
 
 class _Rows:
-    """Gathers the batches of one file: DuckDB takes a hundred thousand rows at once far faster than five thousand."""
+    """Gathers the batches of one file: DuckDB takes a hundred thousand rows at once far faster than five thousand.
+
+    It takes them on a thread of its own while the next ones are read. All of it belongs to the transaction of the thread that
+    reads, whose cursor no two threads may use at once: that thread calls `settle` before it uses the store itself.
+    """
 
     def __init__(self, store: Store, file_id: int) -> None:
         self.store, self.file_id = store, file_id
         self.held: dict[tuple[str, ...], list[Any]] = {}  # table and its columns -> Arrow tables
         self.count = 0
+        self.worker: ThreadPoolExecutor | None = None  # a small file needs none
+        self.going: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.worker is not None:
+            self.worker.shutdown()
 
     def add(self, batch: Batch) -> None:
         rows = self.store.table(batch)
         self.held.setdefault((batch.table, *rows.column_names), []).append(rows)
         self.count += rows.num_rows
         if self.count >= ROWS_AT_ONCE:
-            self.flush()
+            self.settle()
+            if self.worker is None:
+                self.worker = ThreadPoolExecutor(1, "weaklink-rows")
+            self.going = self.worker.submit(self._insert, self.held, self.store.cursor())
+            self.held, self.count = {}, 0
+
+    def settle(self) -> None:
+        """Wait until the store has taken what was handed to it; raises what it raised."""
+        if self.going is not None:
+            going, self.going = self.going, None
+            going.result()
 
     def flush(self) -> None:
-        for (name, *_), tables in self.held.items():
-            self.store.insert(name, concat(tables), file_id=self.file_id)
+        """Insert what is left."""
+        self.settle()
+        self._insert(self.held, self.store.cursor())
         self.held, self.count = {}, 0
+
+    def _insert(self, held: dict[tuple[str, ...], list[Any]], cursor: Any) -> None:
+        for (name, *_), tables in held.items():
+            self.store.insert(name, concat(tables), cursor=cursor, file_id=self.file_id)
 
 
 def _format_of(head: bytes) -> Any | None:
@@ -304,7 +333,9 @@ class _Bundle:
             after = np.clip(np.searchsorted(other, own), 0, len(other) - 1)
             away = np.minimum(np.abs(other[after] - own), np.abs(own - other[np.maximum(after - 1, 0)]))
             near = own[(away > 0) & (away < margin)].tolist()
-            self.store.execute("DELETE FROM scrape WHERE file_id = ? AND instance = ? AND list_contains(?, ts)", [file_id, instance, near])
+            self.store.execute(
+                "DELETE FROM scrape WHERE file_id = ? AND instance = ? AND list_contains(?, ts)", [file_id, instance, near]
+            )
             self.store.execute(
                 "DELETE FROM sample WHERE list_contains(?, ts) AND series_id IN (SELECT series_id FROM series WHERE instance = ?)",
                 [near, instance],
@@ -316,8 +347,7 @@ class _Bundle:
         """Read one file into the store: the last source_file row, and what was wrong with the bytes."""
         facts: dict[str, Any] = {}
         numbers = np.zeros(0, dtype=np.int64)  # series number of the file -> series_id
-        rows = _Rows(self.store, file_id)
-        with member.open() as stream:
+        with member.open() as stream, _Rows(self.store, file_id) as rows:
             for batch in module.read(stream, self.reference_ts):
                 if batch.table == "source_file":
                     facts = {name: values[0] for name, values in batch.columns.items()}
@@ -327,6 +357,7 @@ class _Bundle:
                     local = np.asarray(named["series"], dtype=np.int64)
                     grown = np.zeros(max(len(numbers), int(local.max()) + 1), dtype=np.int64)
                     grown[: len(numbers)] = numbers
+                    rows.settle()
                     grown[local] = self.store.series_ids(named)
                     numbers = grown
                 elif batch.table == "sample":

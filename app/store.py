@@ -285,14 +285,14 @@ class Store:
         arrays = {name: arrow(values, types[name]) for name, values in batch.columns.items()}
         return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
 
-    def insert(self, name: str, rows: pa.Table, **constant: Any) -> None:
-        """Append the rows of an Arrow table; constants as in `add`."""
+    def insert(self, name: str, rows: pa.Table, *, cursor: Any = None, **constant: Any) -> None:
+        """Append the rows of an Arrow table; constants as in `add`. `cursor`: that of the transaction, where another thread began it."""
         if not rows.num_rows:
             return
         fixed = {column: value for column, value in constant.items() if column in self._types(name)}
         names = rows.column_names
         into, taken = ", ".join([*names, *fixed]), ", ".join([*names, *(f"${column}" for column in fixed)])
-        cursor = self.cursor()
+        cursor = cursor or self.cursor()
         cursor.register("incoming", rows)
         cursor.execute(f"INSERT INTO {name} ({into}) SELECT {taken} FROM incoming", fixed)
         cursor.unregister("incoming")
@@ -401,4 +401,4 @@ class Store:
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Tables of the same columns, one after the other."""
-    return pa.concat_tables(tables)
+    return pa.concat_tables(tables).combine_chunks()
