@@ -29,6 +29,7 @@ if [ ! -e "$policy" ]; then
   printf '#!/bin/sh\nexit 101\n' >"$policy"
   chmod 755 "$policy"
 fi
+mkdir -p /usr/share/man/man1 # slim images have no manuals; Java's package links to its own
 apt-get -q -o DPkg::Lock::Timeout=300 update
 apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "$@"
 """
