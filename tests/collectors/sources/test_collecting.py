@@ -67,7 +67,7 @@ def test_a_replayed_incident_has_the_verdict_of_its_file(tmp_path: Path):
     for name, one in live.targets.items():
         assert one.measured_s == pytest.approx(file.targets[name].measured_s, rel=0.05), name
     (feed,) = feeds.values()
-    assert feed.scrapes >= 30  # of 70; fewer where the machine is busy
+    assert feed.scrapes >= 60  # of 70
     assert feed.rejected == feed.dropped == 0
 
 
@@ -94,8 +94,8 @@ def test_a_kill_loses_nothing_stored_and_doubles_nothing(tmp_path: Path, monkeyp
         time.sleep(2)
         return running
 
-    with replay.recording(bundle) as held, replay.serve(held, speed=1.2, port=port) as playing:
-        first = begun(60)
+    with replay.recording(bundle) as held, replay.serve(held, speed=2, port=port) as playing:
+        first = begun(30)  # over before the burst of the recording begins
         first.kill()
         first.communicate()
         with Store(path) as store:
@@ -103,6 +103,9 @@ def test_a_kill_loses_nothing_stored_and_doubles_nothing(tmp_path: Path, monkeyp
         assert len(before) > 1000
         assert not playing.ended()
         second = begun(10)
+        while not playing.ended():
+            time.sleep(0.1)
+        time.sleep(0.5)
         second.terminate()
         said = json.loads(second.communicate()[0])
         assert second.returncode == 0
@@ -114,9 +117,8 @@ def test_a_kill_loses_nothing_stored_and_doubles_nothing(tmp_path: Path, monkeyp
         assert len(after) > len(before)
         assert store.rows("SELECT count(*) FROM source_file") == [(1,)]
         assert store.rows("SELECT lines FROM source_file") == store.rows("SELECT count(*) FROM scrape")
-        # how much of the incident was collected depends on the machine, and between both runs is a hole: no other link is named
-        assert verdicts(store)["ttft"][0] in {"prefill_backlog", None}
-    assert said["target"][0]["scrapes"] >= 1
+        assert verdicts(store)["ttft"] == ("prefill_backlog", "limited")
+    assert said["target"][0]["scrapes"] > 5
 
 
 def test_scrapes_out_of_order_and_repeated_add_nothing():
