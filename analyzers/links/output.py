@@ -28,11 +28,11 @@ def row(books: Books) -> Row:
     """OUTPUT beyond the nominal delivery."""
     seconds = books.stages[Stage.OUTPUT] - NOMINAL_OUTPUT_S
     tokens = books.output_tokens
-    per = 1e6 * books.stages[Stage.OUTPUT] / tokens if tokens > 0 else 0.0
+    fact = f"{round(1e6 * books.stages[Stage.OUTPUT] / tokens)} µs a token" if tokens > 0 else "output tokens not counted"
     cores = api_server.cpu_cores(books.engine)
     return Row(
         cells={Stage.OUTPUT: max(0.0, seconds)},
         pressure=None if cores is None else min(1.0, cores),
-        fact=f"{per:.0f} µs a token",
+        fact=fact,
         evidence=tuple(api_server.evidence(books.engine)),
     )
