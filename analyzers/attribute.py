@@ -17,8 +17,9 @@ from analyzers.whatif import what_if
 
 LIMITS: Final = 0.10  # share of the measured value from which the largest fault limits
 LOW_END: Final = 0.05  # which the lower end of its range must exceed
-NEAR: Final = 0.15  # a runner-up within this of the first is named beside it
+NEAR: Final = 0.15  # a runner-up within this of the first, or whose range overlaps its, is named beside it
 CONTRIBUTES: Final = 0.05
+TRACE: Final = 0.01  # share of the measured value from which a link holds a fault at all: then its load is of the same cause
 FEW_REQUESTS: Final = 5  # below this nothing is judged
 TPOT_NOISE_S: Final = 0.00035  # two runs of one load differ by as much (attribution.md section 7)
 LONG_PROMPT: Final = 8192.0  # mean prompt tokens from which attention over the context decides what a step costs
@@ -75,7 +76,7 @@ def _nominal_frontend_s(baseline: Attribution | None) -> float:
     taken = target.stages.get(Stage.FRONTEND) if target else None
     if target is None or taken is None:
         return NOMINAL_FRONTEND_S
-    return max(0.0, taken - target.part("prefill_backlog").cells.get(Stage.FRONTEND, 0.0))
+    return max(0.0, taken - sum(target.part(link).cells.get(Stage.FRONTEND, 0.0) for link in ("prefill_backlog", "engine_stall")))
 
 
 def _engine(engine: Engine, role: str, *, with_twin: bool, slo: Mapping[str, float] | None, nominal_s: float) -> EngineResult:
@@ -122,7 +123,7 @@ def _measured(name: str, b: Books) -> tuple[float, float]:
 
 def _floor(b: Books) -> dict[Stage, float]:
     """Work nobody else causes: the nominal front end and delivery, the own prefill, decoding alone."""
-    frontend = b.stages[Stage.FRONTEND] - b.dwell_s
+    frontend = b.stages[Stage.FRONTEND] - b.dwell_s - b.stalled_s
     return {
         Stage.FRONTEND: min(max(frontend, 0.0), b.frontend_nominal_s),
         Stage.QUEUE: 0.0,
@@ -305,9 +306,35 @@ def judge(target: Target, requests: int) -> Target:
         return replace(target, verdict="undetermined", runner_up=first[0], cannot_determine=(*target.cannot_determine, why))
     if named is None:
         return replace(target, verdict="healthy")
-    second = ranked[1] if len(ranked) > 1 and ranked[1][1] > CONTRIBUTES * measured else None
     parts = tuple(replace(p, status="limiting") if p.link == named[0] else p for p in target.parts)
-    return replace(target, verdict="limited", limiting=named[0], runner_up=second[0] if second else None, parts=parts)
+    return replace(
+        target, verdict="limited", limiting=named[0], runner_up=_runner_up(target, links, named, measured), parts=parts
+    )
+
+
+def _runner_up(target: Target, links: Mapping[str, Link], first: tuple[str, float, float | None], measured: float) -> str | None:
+    """The second cause, where it may be as large as the first: within 15 %, or their ranges overlap.
+
+    A link whose fault is seen counts with all its seconds: prompts that make others wait also stretch their steps.
+    """
+    name, seconds, low = first
+    cause = links[name].cause or name
+    rest = [
+        p
+        for p in target.parts
+        if (links[p.link].cause or p.link) != cause
+        and p.seconds is not None
+        and (p.fault_s or 0.0) > TRACE * measured
+        and p.seconds > CONTRIBUTES * measured
+        and not (target.name == "tpot" and links[p.link].grows)
+        and (p.saves_s is None or p.saves_s > 0)
+    ]
+    second = max(rest, key=lambda p: p.seconds or 0.0, default=None)
+    if second is None:
+        return None
+    near = (second.seconds or 0.0) >= (1 - NEAR) * seconds
+    overlap = low is not None and second.range_s is not None and second.range_s[1] >= low
+    return second.link if near or overlap else None
 
 
 def under_load(target: Target | None, slo: Mapping[str, float] | None, baseline: Attribution | None) -> Target | None:

@@ -31,9 +31,9 @@ SHIFT: Final = 0.1  # share of requests by which finished and first-token popula
 class Books:
     """One engine's accounting, seconds per finished request.
 
-    stages measured means · queue by reason (kv slots deferred budget step stall unread) · prefill own/extra/others ·
+    stages measured means · queue by reason (kv slots deferred budget step stall unread) · prefill own/extra/others/stall ·
     decode base/batch/prompts/requeue/recompute/beside/stall · dwell_s the part of in_flight_s, the wait for the step in flight
-    (inside FRONTEND), that prompts in that step cause.
+    (inside FRONTEND), that prompts in that step cause · stalled_s the wait for steps that stalled (inside FRONTEND too).
     """
 
     engine: Engine
@@ -50,6 +50,7 @@ class Books:
     dwell_s: float
     frontend_nominal_s: float
     in_flight_s: float = 0.0
+    stalled_s: float = 0.0
     scale: float = 1.0
     little: float = math.nan
     gauges_hold: bool = True
@@ -93,16 +94,11 @@ def books(
     queue, seen = _queue(waited or engine, mean["queue"], hits, hold or waited is not None, windows, model)
     in_flight, dwell = _in_flight(windows, model, stages[Stage.FRONTEND], frontend_nominal_s)
     decode, scale, stalls = _decode(engine, windows, model, mean["decode"], n, recomputed[0], requeue)
-    stall = decode.get("stall", 0.0)
-    if stall > 0 and mean["decode"] > 0:  # the same stalls hold up who waits, in proportion
-        held = queue.get("step", 0.0) + queue.get("budget", 0.0)
-        share = min(1.0, stall / mean["decode"])
-        queue = {
-            **queue,
-            "stall": held * share,
-            "step": queue.get("step", 0.0) * (1 - share),
-            "budget": queue.get("budget", 0.0) * (1 - share),
-        }
+    prefill = _prefill(engine, model, hits, mean["prefill"])
+    beyond = max(0.0, stages[Stage.FRONTEND] - max(in_flight, frontend_nominal_s + dwell))
+    queue, prefill, stalled = _held_by_stalls(
+        engine, model, stalls, decode["stall"] / max(mean["decode"], 1e-9), queue, prefill, beyond
+    )
     refusals = (
         []
         if model.ok
@@ -136,11 +132,12 @@ def books(
         output_tokens=steps.lengths(engine)[1],
         hits=hits,
         queue=queue,
-        prefill=_prefill(engine, model, hits, mean["prefill"]),
+        prefill=prefill,
         decode=decode,
         dwell_s=dwell,
         frontend_nominal_s=frontend_nominal_s,
         in_flight_s=in_flight,
+        stalled_s=stalled,
         scale=scale,
         little=little,
         gauges_hold=hold,
@@ -437,11 +434,22 @@ def _prompts_s(windows: Rows, model: StepModel) -> Array:
     return np.asarray(model.b * windows.prompt + model.q * windows.pairs + extra + model.mixed_s * windows.mixed)
 
 
-def logged_stalls(engine: Engine, model: StepModel) -> list[tuple[float, float, float]] | None:
-    """Stalls between iteration lines with millisecond stamps: (when, seconds beyond the step, sequences that waited); None without them.
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A gap between iteration lines: stamp of the line that ended it, seconds beyond its work, sequences that stood still."""
+
+    end_ts: float
+    seconds: float
+    decoding: float
+    prefilling: float
+
+
+def logged_stalls(engine: Engine, model: StepModel) -> list[Stall] | None:
+    """Stalls between iteration lines with millisecond stamps; None without them.
 
     A gap counts where decoding went on across it (an idle engine does not stall), is 80 ms and three times longer than the step
-    that ended it.
+    that ended it. Asynchronous scheduling moves cost between neighbours: a step is held against the dearest of three, and what a
+    stall took is what it and its neighbours took beyond their work.
     """
     step = engine.step
     if not len(step.get("ts", ())) or not bool(np.all(step["fine"].astype(bool))) or not model.ok:
@@ -450,14 +458,50 @@ def logged_stalls(engine: Engine, model: StepModel) -> list[tuple[float, float, 
     ts, P, D, M = (step[name][order] for name in ("ts", "context_tokens", "generation_requests", "context_requests"))
     pairs = P * np.maximum(P / np.maximum(M, 1), 0.0) / 2
     took = model.a + model.b * P + model.c * D + model.q * pairs + np.where(model.graph < P + D, model.launch_s, 0.0) * (P > 0)
-    # asynchronous scheduling moves cost between neighbours: a step is held against the dearest of three
     dearest = np.maximum(took, np.maximum(np.roll(took, 1), np.roll(took, -1)))
     gap = np.diff(ts, prepend=ts[0])
     stalled = (D > 0) & (gap > STALL_TIMES * dearest) & (gap - dearest > STALL_S)
-    return [
-        (float(t), float(g - d), float(n))
-        for t, g, d, n in zip(ts[stalled], gap[stalled], dearest[stalled], D[stalled], strict=True)
-    ]
+    found = []
+    for run in np.split(np.flatnonzero(stalled), np.flatnonzero(np.diff(np.flatnonzero(stalled)) > 1) + 1):
+        if not len(run):
+            continue
+        near = np.arange(max(run[0] - 1, 1), min(run[-1] + 2, len(ts)))
+        near = near[(D[near] > 0) | stalled[near]]  # a neighbour that decoded nothing may hold idle time
+        own = gap[run] - took[run]
+        seconds = np.clip((gap - took)[near].sum(), (gap - dearest)[run].sum(), gap[run].sum())
+        found += [Stall(*map(float, one)) for one in zip(ts[run], own / own.sum() * seconds, D[run], M[run], strict=True)]
+    return found
+
+
+def _held_by_stalls(
+    engine: Engine,
+    model: StepModel,
+    stalls: tuple[float, float],
+    share: float,
+    queue: Mapping[str, float],
+    prefill: Mapping[str, float],
+    beyond: float,
+) -> tuple[dict[str, float], dict[str, float], float]:
+    """What stalls take of the queue, of prefill and of the front end: (queue, prefill, seconds of the front end).
+
+    `share` of decode's seconds were stalls: who stands in the line, or is being prefilled, stands still as long; iteration lines say
+    how many were being prefilled. Who arrives in a stall waits for half of it, in the engine's input queue: front end `beyond`
+    what is known of it, then queue.
+    """
+    count, length = stalls
+    if not count > 0:
+        return dict(queue), {**prefill, "stall": 0.0}, 0.0
+    n, logged = engine.total["e2e_n"], logged_stalls(engine, model)
+    squares = count * length**2 if logged is None else sum(one.seconds**2 for one in logged)
+    arrived = (arrival_rate(engine) or 0.0) * squares / 2 / n
+    still = sum(prefill.values()) * share if logged is None else sum(one.seconds * one.prefilling for one in logged) / n
+    still = min(still, prefill["others"])
+    held = queue["step"] + queue["budget"]
+    front = min(arrived, beyond)
+    taken = min(held, held * min(share, 1.0) + arrived - front)
+    left = 1 - taken / held if held > 0 else 1.0
+    queue = {**queue, "stall": taken, "step": queue["step"] * left, "budget": queue["budget"] * left}
+    return queue, {**prefill, "others": prefill["others"] - still, "stall": still}, front
 
 
 def _largest_step(engine: Engine, budget: float) -> float:
@@ -471,8 +515,8 @@ def _stalls(engine: Engine, windows: Rows, model: StepModel) -> tuple[float, flo
     """Stalls: (count, seconds each, request seconds): token gaps above twice the largest modelled step, less preemptions."""
     logged = logged_stalls(engine, model)
     if logged is not None:
-        seconds = sum(length * waiting for _, length, waiting in logged)
-        return float(len(logged)), sum(length for _, length, _ in logged) / max(1, len(logged)), seconds
+        seconds = sum(one.seconds * one.decoding for one in logged)
+        return float(len(logged)), sum(one.seconds for one in logged) / max(1, len(logged)), seconds
     le, count = engine.bucket.get("vllm:inter_token_latency_seconds", (np.zeros(0), np.zeros(0)))
     if not len(le):
         return 0.0, 0.0, 0.0
@@ -505,7 +549,7 @@ def prompt_seconds(books: Books) -> dict[Stage, float]:
     return {
         Stage.FRONTEND: books.dwell_s,
         Stage.QUEUE: books.queue["budget"] + books.queue["step"],
-        Stage.PREFILL: sum(books.prefill.values()),
+        Stage.PREFILL: sum(books.prefill.values()) - books.prefill["stall"],
         Stage.DECODE: books.decode["prompts"],
     }
 

@@ -422,10 +422,10 @@ def load_of(books: Books, seed: int = 0) -> Load | None:
             order = np.argsort(req["arrival_ts"][ok], kind="stable")
             take = {name: req[name][ok][order] for name in ("arrival_ts", "prompt_tokens", "output_tokens")}
             seen = {name: req[f"{name}_s"][ok][order] for name in ("queue", "prefill", "decode")}
-            seen["queue"] = seen["queue"] + books.in_flight_s
+            seen["queue"] = seen["queue"] + books.in_flight_s + books.stalled_s
             cached = req["cached_tokens"][ok][order]
             hit = np.clip(cached / np.maximum(take["prompt_tokens"], 1), 0.0, 1.0)
-            before = (req["ttft_s"] - req["queue_s"] - req["prefill_s"])[ok][order] - books.dwell_s - books.frontend_nominal_s
+            before = (req["ttft_s"] - req["queue_s"] - req["prefill_s"])[ok][order] - _ordinary_s(books)
             slow = _slow_s(books) > 0 and bool(np.isfinite(before).all())
             return Load(
                 take["arrival_ts"] - take["arrival_ts"][0],
@@ -483,9 +483,14 @@ def _drawn(books: Books, rng: np.random.Generator) -> Load | None:
     )
 
 
+def _ordinary_s(books: Books) -> float:
+    """Mean seconds before the engine that no slow API server causes."""
+    return books.dwell_s + books.stalled_s + books.frontend_nominal_s
+
+
 def _slow_s(books: Books) -> float:
     """Mean seconds in a slow API server, neither nominal nor the wait for the step in flight; 0 where that wait may be all of it."""
-    beyond = books.stages[Stage.FRONTEND] - books.dwell_s - books.frontend_nominal_s
+    beyond = books.stages[Stage.FRONTEND] - _ordinary_s(books)
     return beyond if beyond > books.frontend_nominal_s + 2 * books.in_flight_s else 0.0
 
 
@@ -524,7 +529,7 @@ def setup_of(books: Books, load: Load) -> Setup:
     logged = logged_stalls(books.engine, books.model) or []
     start = load.start
     stalls = (
-        tuple((when - length - start, length) for when, length, _ in logged if when - length > start)  # stamps are of its end
+        tuple((one.end_ts - one.seconds - start, one.seconds) for one in logged if one.end_ts - one.seconds > start)
         if logged and math.isfinite(start)
         else tuple((span * (k + 0.5) / max(1, round(count)), length) for k in range(round(count)))
     )
@@ -624,7 +629,7 @@ def twin_of(books: Books, seed: int = 0) -> Twin | None:
     _, factor, base = min(tried, key=lambda item: item[0])
     # the replay's queue begins at arrival; vLLM's between steps: the wait for the step in flight reads as front end
     measured = {
-        "queue": books.stages[Stage.QUEUE] + books.in_flight_s,
+        "queue": books.stages[Stage.QUEUE] + books.in_flight_s + books.stalled_s,
         "prefill": books.stages[Stage.PREFILL],
         "decode": books.stages[Stage.DECODE],
     }

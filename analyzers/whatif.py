@@ -135,7 +135,7 @@ def _shapley(replays: _Replays, tier: Sequence[str], given: Sequence[str], targe
 
 def _outside(books: Books, target: str) -> float:
     """Mean seconds of a target that lie outside the engine: no replay changes them, every request has them."""
-    held = books.in_flight_s if Stage.FRONTEND in TARGETS[target] else 0.0
+    held = books.in_flight_s + books.stalled_s if Stage.FRONTEND in TARGETS[target] else 0.0
     return sum(books.stages[stage] for stage in TARGETS[target] if stage in {Stage.FRONTEND, Stage.OUTPUT}) - held
 
 

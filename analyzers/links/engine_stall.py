@@ -9,7 +9,8 @@ Why it costs latency:
 How it is computed:
     With iteration lines that have milliseconds: gaps in which decoding went on, 80 ms and three times longer than the step.
     Else token gaps above twice the largest step that the model explains, less preemptions; stalls shorter than the
-    histogram's buckets are not seen then.
+    histogram's buckets are not seen then. Who decodes, is prefilled or stands in the line stands still; who arrives in a stall
+    waits for half of it.
 
 What to try:
     By cause: warm up the shapes that compile late (log: "during inference"), EPLB's interval, host memory and CPU pinning.
@@ -40,7 +41,12 @@ def row(books: Books) -> Row:
     if lines:
         said.append(f"{len(lines)} log lines of late compilation or rearrangement, first at {lines[0].file}:{lines[0].line}")
     return Row(
-        cells={Stage.DECODE: books.decode["stall"], Stage.QUEUE: books.queue["stall"]},
+        cells={
+            Stage.FRONTEND: books.stalled_s,
+            Stage.QUEUE: books.queue["stall"],
+            Stage.PREFILL: books.prefill["stall"],
+            Stage.DECODE: books.decode["stall"],
+        },
         fact=f"{count:.0f} seen" if count else "none seen",
         conditions=(
             ("from millisecond stamps of iteration lines",)

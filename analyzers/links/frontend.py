@@ -29,8 +29,8 @@ LINK: Final = Link("frontend", "API server", cause="API server")
 
 
 def row(books: Books) -> Row:
-    """FRONTEND beyond the nominal front end and the input dwell."""
-    seconds = books.stages[Stage.FRONTEND] - books.dwell_s - books.frontend_nominal_s
+    """FRONTEND beyond the nominal front end and the waits for the step in flight."""
+    seconds = books.stages[Stage.FRONTEND] - books.dwell_s - books.stalled_s - books.frontend_nominal_s
     cores = api_server.cpu_cores(books.engine)
     return Row(
         cells={Stage.FRONTEND: max(0.0, seconds)},

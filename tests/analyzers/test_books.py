@@ -193,11 +193,32 @@ def test_texts_without_a_clock_give_no_reasons():
     assert reasons(waited(2.0, running=8.0, timed=False)) == {"step": 0.05, "budget": 1.95}
 
 
-def test_stalls_hold_up_those_who_wait_in_proportion():
-    accounts = of(stalled())
+def test_stalls_hold_up_who_stands_in_the_line_and_who_arrives():
+    accounts = of(stalled(8.0, 0.5, prefill_s=0.3), model=model_of())
+    count, length = accounts.stalls
     share = accounts.decode["stall"] / accounts.stages[Stage.DECODE]
     assert share > 0
+    arrived = 5 * count * length**2 / 2 / 300  # 5 a second, each waits for half of the stall
+    assert accounts.queue["stall"] == pytest.approx(share * accounts.stages[Stage.QUEUE] + arrived, rel=0.02)
+    assert accounts.prefill["stall"] == pytest.approx(share * accounts.stages[Stage.PREFILL], rel=0.02)
+    assert accounts.stalled_s == 0.0  # the front end is nominal
+    assert sum(accounts.queue.values()) == pytest.approx(accounts.stages[Stage.QUEUE])
+    assert sum(accounts.prefill.values()) == pytest.approx(accounts.stages[Stage.PREFILL])
+
+
+def test_who_arrives_in_a_stall_waits_in_the_input_queue_where_the_front_end_is_longer_than_nominal():
+    accounts = of(replace(stalled(8.0, 0.5), total=with_frontend(stalled(8.0, 0.5), 0.5)), model=model_of())
+    count, length = accounts.stalls
+    assert accounts.stalled_s == pytest.approx(5 * count * length**2 / 2 / 300, rel=0.02)
+    share = accounts.decode["stall"] / accounts.stages[Stage.DECODE]
     assert accounts.queue["stall"] == pytest.approx(share * accounts.stages[Stage.QUEUE])
+
+
+def with_frontend(engine: Engine, seconds: float) -> dict[str, float]:
+    """The engine's totals with so many seconds of front end a request."""
+    t = engine.total
+    more = t["e2e_n"] * seconds
+    return {**t, "ttft_s": t["ttft_s"] + more, "e2e_s": t["e2e_s"] + more}
 
 
 # -- the cap -----------------------------------------------------------------------------------------------------------------
@@ -352,7 +373,9 @@ def test_prefill_beyond_the_own_work_is_others_prompts():
 
 
 def test_the_own_prefill_is_at_most_what_was_measured():
-    assert steady(prefill_s=0.01).prefill == pytest.approx({"own": 0.01, "extra": 0.0, "others": 0.0, "unread": 0.0})
+    assert steady(prefill_s=0.01).prefill == pytest.approx(
+        {"own": 0.01, "extra": 0.0, "others": 0.0, "unread": 0.0, "stall": 0.0}
+    )
 
 
 def test_avoidable_misses_are_extra_prefill():
@@ -400,12 +423,16 @@ def test_without_step_costs_there_is_no_dwell():
 
 
 # -- stalls ------------------------------------------------------------------------------------------------------------------
-def stalled(gaps: float = 40.0, bucket: float = 2.5, *, preemptions: float = 0.0, waiting: float = 1.0) -> Engine:
+def stalled(gaps: float = 40.0, bucket: float = 2.5, *, preemptions: float = 0.0, waiting: float = 1.0, **more: Any) -> Engine:
     """Return an engine of which `gaps` token gaps lie in the bucket up to `bucket` seconds."""
     counts = np.where(np.array(ITL_EDGES) == bucket, gaps, 0.0) + np.where(np.array(ITL_EDGES) == 0.025, 20_000.0, 0.0)
     histogram = {"vllm:inter_token_latency_seconds": (np.array(ITL_EDGES), counts)}
     return engine_of(
-        swing=0.2, waiting=waiting, bucket=histogram, columns={"preemptions": np.where(np.arange(60) == 30, preemptions, 0.0)}
+        swing=0.2,
+        waiting=waiting,
+        bucket=histogram,
+        columns={"preemptions": np.where(np.arange(60) == 30, preemptions, 0.0)},
+        **more,
     )
 
 
@@ -461,12 +488,38 @@ def with_log(**at: float) -> Engine:
 def test_millisecond_stamps_show_each_stall_and_who_waited():
     stalls = logged_stalls(with_log(line100=1.0, line300=0.2), model_of())
     assert stalls is not None
-    assert [seconds for _, seconds, _ in stalls] == pytest.approx([1.0, 0.2], abs=0.0015)  # stamps are cut to milliseconds
-    assert [waiting for _, _, waiting in stalls] == [10.0, 10.0]
+    assert [one.seconds for one in stalls] == pytest.approx([1.0, 0.2], abs=0.002)  # stamps are cut to milliseconds
+    assert [(one.decoding, one.prefilling) for one in stalls] == [(10.0, 0.0), (10.0, 0.0)]
     # stamp of line 100: 101 steps and the stall
-    assert stalls[0][0] == pytest.approx(NOON + 101 * (A + C * 10) + 1.0, abs=0.002)
+    assert stalls[0].end_ts == pytest.approx(NOON + 101 * (A + C * 10) + 1.0, abs=0.002)
     assert of(with_log(line100=1.0, line300=0.2), model=model_of()).stalls == pytest.approx((2, 0.6), abs=0.001)
     assert of(with_log(line100=1.0, line300=0.2), model=model_of()).decode["stall"] == pytest.approx(10 * 1.2 / 300.5, rel=0.01)
+
+
+def test_a_stall_beside_a_long_prompt_is_as_long_as_it_was():
+    # 1 s in the step before one that computes 8192 tokens (0.17 s), of which asynchronous scheduling stamps a part a line early
+    k = np.arange(400)
+    prompt = np.where(k == 201, 8192.0, 0.0)
+    work = A + C * 10 + B * prompt
+    took = work + np.where(k == 200, 1.0 + 0.06, 0.0) - np.where(k == 201, 0.06, 0.0)
+    found = logged_stalls(engine_of(step=iteration(400, took, decoding=10.0, prompt=prompt)), model_of())
+    assert found is not None
+    assert [one.seconds for one in found] == pytest.approx([1.0], abs=0.003)
+
+
+def test_a_stall_of_two_steps_stops_who_was_being_prefilled():
+    # 1 s in each of two steps, the second with prompts of 3 requests
+    k = np.arange(400)
+    prompt = np.where(k == 201, 3000.0, 0.0)
+    took = A + C * 10 + B * prompt + np.where((k == 200) | (k == 201), 1.0, 0.0)
+    step = iteration(400, took, decoding=10.0, prompt=prompt) | {"context_requests": np.where(k == 201, 3.0, 0.0)}
+    engine = engine_of(step=step, waiting=1.0, swing=0.2)
+    found = logged_stalls(engine, model_of())
+    assert found is not None
+    assert [(one.decoding, one.prefilling) for one in found] == [(10.0, 0.0), (10.0, 3.0)]
+    assert sum(one.seconds for one in found) == pytest.approx(2.0, abs=0.003)
+    n = engine.total["e2e_n"]
+    assert of(engine, model=model_of()).prefill["stall"] == pytest.approx(min(3.0 / n, 0.1), abs=0.01)
 
 
 def test_a_gap_below_80_ms_or_below_three_steps_is_no_stall():

@@ -288,13 +288,20 @@ def test_a_runner_up_whose_range_overlaps_is_named():
     assert judged.runner_up == "kv_eviction"
 
 
-@pytest.mark.xfail(strict=True, reason="every second cause above 5 % is named; the 15 % and the overlap are not looked at")
 def test_a_distant_second_is_no_runner_up():
     judged = judge(
         target(slots={"seconds": 0.6, "range_s": (0.55, 0.65)}, kv_eviction={"seconds": 0.1, "range_s": (0.08, 0.12)}), 1000
     )
     assert judged.limiting == "slots"
     assert judged.runner_up is None
+
+
+def test_prompts_whose_queue_is_a_fault_count_with_the_steps_that_they_stretch():
+    prompts = {"seconds": 0.3, "fault_s": 0.03, "range_s": (0.1, 0.5)}
+    first = {"seconds": 0.4, "range_s": (0.2, 0.6)}
+    assert judge(target(kv_eviction=first, prefill_backlog=prompts), 1000).runner_up == "prefill_backlog"
+    # without a fault they are load, which is no cause
+    assert judge(target(kv_eviction=first, prefill_backlog={**prompts, "fault_s": 0.0}), 1000).runner_up is None
 
 
 def test_a_trifle_is_no_runner_up():
