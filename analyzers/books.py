@@ -332,7 +332,7 @@ def _in_flight(windows: Rows | None, model: StepModel, frontend: float, nominal:
     """
     if windows is None or not model.ok:
         return 0.0, 0.0
-    plain = model.a + model.c * windows.decode / np.maximum(windows.n, 1e-9)
+    plain = model.a + model.c * model.batch(windows) / np.maximum(windows.n, 1e-9)
     mixed, prompts = np.clip(windows.mixed, 0.0, windows.n), _prompts_s(windows, model)
     prompts = np.where(windows.busy & (windows.waiting > 0), np.maximum(prompts, windows.dt - windows.n * plain), prompts)
     total = np.maximum(windows.n * plain + prompts, 1e-9)
@@ -415,7 +415,7 @@ def _by_window(windows: Rows, model: StepModel) -> tuple[float, float, float]:
     n, decode = windows.n, windows.decode
     per = decode / np.maximum(n, 1e-9)
     base = model.a * n + model.c * np.minimum(decode, n)
-    batch = model.c * np.maximum(decode - n, 0.0)
+    batch = model.c * np.maximum(model.batch(windows) - n, 0.0)
     prompts = _prompts_s(windows, model)
     total = base + batch + prompts
     busy = np.where(windows.busy, windows.dt, np.minimum(windows.dt, total))
@@ -457,7 +457,7 @@ def logged_stalls(engine: Engine, model: StepModel) -> list[Stall] | None:
     order = np.argsort(step["ts"], kind="stable")
     ts, P, D, M = (step[name][order] for name in ("ts", "context_tokens", "generation_requests", "context_requests"))
     pairs = P * np.maximum(P / np.maximum(M, 1), 0.0) / 2
-    took = model.a + model.b * P + model.c * D + model.q * pairs + np.where(model.graph < P + D, model.launch_s, 0.0) * (P > 0)
+    took = model.a + model.b * P + model.c * steps.padded(D, model.graphs) + model.q * pairs + np.where(model.graph < P + D, model.launch_s, 0.0) * (P > 0)
     dearest = np.maximum(took, np.maximum(np.roll(took, 1), np.roll(took, -1)))
     gap = np.diff(ts, prepend=ts[0])
     stalled = (D > 0) & (gap > STALL_TIMES * dearest) & (gap - dearest > STALL_S)

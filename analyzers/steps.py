@@ -3,12 +3,13 @@
     t = max(L [tokens above the CUDA-graph size], b P + q Q) + a + c D
 
 P prompt tokens computed in the step, Q token pairs (prompt tokens x context), D decoding sequences; a seconds a step, b
-seconds a prompt token, q seconds a pair, c seconds a decoding sequence, L the launch floor of steps without CUDA graph.
+seconds a prompt token, q seconds a pair, c seconds a decoding sequence, L the launch floor of steps without CUDA graph. A graph
+runs with all the places it was captured for: where iteration lines show that the empty ones cost as well, D counts them.
 Single steps are never used: asynchronous scheduling moves cost between neighbours (attribution.md section 1, fact 7).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,6 +22,7 @@ MIN_WINDOWS: Final = 12  # busy windows below which nothing is fitted (attributi
 MAX_CONDITION: Final = 1e3
 MAX_CORRELATION: Final = 0.95
 BLOCK: Final = 16  # rows of the JSON log a block: fewer are scattered by asynchronous scheduling
+DECISIVE: Final = 10.0  # BIC by which counting the empty places of CUDA graphs must fit better
 LAUNCH_GRID: Final = (0.0, 0.008, 0.012, 0.016, 0.02, 0.03, 0.04, 0.05, 0.06, 0.075, 0.09, 0.105, 0.12, 0.14)
 # terms tried, simplest first: a step, b token, c sequence, q pair, m step with a prompt
 LADDER: Final = ((0, 1), (0, 1, 2), (0, 1, 2, 4), (0, 1, 2, 3))
@@ -66,6 +68,7 @@ class Rows:
     beside: Array | None
     busy: Array
     source: str
+    places: Array | None = None  # decode sequence-steps with the empty places of their CUDA graphs, where steps are seen
 
     def launch(self, floor_s: float, b: float, q: float, graph: float, budget: float) -> Array:
         """Seconds that steps above the CUDA-graph size last longer than their tokens cost."""
@@ -97,11 +100,16 @@ class StepModel:
     refused: str | None = None
     notes: tuple[str, ...] = ()
     extra: Array = field(default_factory=lambda: np.zeros(0))  # launch seconds by window
+    graphs: tuple[float, ...] = ()  # sizes that decode batches are padded to; empty: what is padded costs nothing
 
     @property
     def ok(self) -> bool:
         """True where there is a fit."""
         return self.refused is None
+
+    def batch(self, windows: Rows) -> Array:
+        """Decode sequence-steps that cost `c` each, by window."""
+        return windows.places if self.graphs and windows.places is not None else windows.decode
 
     def pairs_of(self, computed: float, context: float, cv: float = 0.0) -> float:
         """Token pairs of a prompt that computes `computed` tokens after `context` cached ones."""
@@ -167,6 +175,15 @@ def device(engine: Engine) -> tuple[float, float, str] | None:
     if not fit_memory or str(engine.facts.get("device") or "cuda") == "cpu":
         return None
     return max(d[1] for d in fit_memory), max(d[2] for d in fit_memory), f"fastest device with {memory:.0f} GiB of memory"
+
+
+def padded(decoding: Array, graphs: Sequence[float]) -> Array:
+    """Places of the CUDA graphs that run so many sequences: the next captured size; beyond the largest, and of none, no more."""
+    sizes = np.array(sorted(graphs), dtype=float)
+    if not len(sizes):
+        return decoding
+    at = np.minimum(np.searchsorted(sizes, decoding), len(sizes) - 1)
+    return np.where((decoding > 0) & (decoding <= sizes[-1]), sizes[at], decoding)
 
 
 def rows(engine: Engine) -> Rows | None:
@@ -309,6 +326,7 @@ def _from_log(engine: Engine, *, blocks: bool) -> Rows:
         total(P * D),
         busy & (dt > 0),
         "blocks of 16 iteration lines" if blocks else "seconds of iteration lines",
+        total(padded(D, engine.facts.get("graph_sizes") or ())),
     )
 
 
@@ -474,20 +492,17 @@ def fit(engine: Engine, windows: Rows | None = None) -> StepModel:
             refused=f"only {int(use.sum())} busy windows of at least {MIN_WINDOWS}: no step costs; give a longer recording",
             source=windows.source,
         )
-    X = np.stack([windows.n, windows.prompt, windows.decode, windows.pairs, windows.mixed], 1)[use]
     y = windows.dt[use]
     graph = number(engine.facts.get("graph_size"), math.inf)
     budget = _budget(engine)
-    b_min, c_min = _bounds(engine, X, y)
     _, _, cv, _ = lengths(engine)
-    best: tuple[float, Array, Array, float] | None = None
-    for floor_s in LAUNCH_GRID if cv > 0.3 and math.isfinite(graph) else (0.0,):
-        for terms in LADDER:
-            if cv <= 0.3 and 4 in terms:
-                continue  # one prompt length: cost per token and per prompt look the same
-            found = _ladder_step(windows, use, X, y, terms, floor_s, graph, budget, b_min, c_min)
-            if found is not None and (best is None or found[0] < best[0]):
-                best = (*found, floor_s)
+    graphs: tuple[float, ...] = ()
+    best, X, b_min, c_min = _best(engine, windows, windows.decode, y, cv, graph, budget)
+    if windows.places is not None and (windows.places > windows.decode).any():
+        other = _best(engine, windows, windows.places, y, cv, graph, budget)
+        if best is not None and other[0] is not None and other[0][0] < best[0] - DECISIVE:
+            best, X, b_min, c_min = other
+            graphs = tuple(float(x) for x in engine.facts.get("graph_sizes") or ())
     if best is None:
         return StepModel(refused="no positive cost of a step fits the windows: no step costs", source=windows.source)
     _, coef, residual, floor_s = best
@@ -512,9 +527,28 @@ def fit(engine: Engine, windows: Rows | None = None) -> StepModel:
         if condition > MAX_CONDITION
         else None,
         notes=_notes(X, b_min, c_min),
+        graphs=graphs,
     )
     object.__setattr__(model, "extra", windows.launch(floor_s, model.b, model.q, graph, budget))
     return model
+
+
+def _best(
+    engine: Engine, windows: Rows, decode: Array, y: Array, cv: float, graph: float, budget: float
+) -> tuple[tuple[float, Array, Array, float] | None, Array, float, float]:
+    """The model of the ladder with the lowest BIC: ((BIC, coefficients, residuals, launch floor), regressors, bounds of b and c)."""
+    use = windows.busy
+    X = np.stack([windows.n, windows.prompt, decode, windows.pairs, windows.mixed], 1)[use]
+    b_min, c_min = _bounds(engine, X, y)
+    best: tuple[float, Array, Array, float] | None = None
+    for floor_s in LAUNCH_GRID if cv > 0.3 and math.isfinite(graph) else (0.0,):
+        for terms in LADDER:
+            if cv <= 0.3 and 4 in terms:
+                continue  # one prompt length: cost per token and per prompt look the same
+            found = _ladder_step(windows, use, X, y, terms, floor_s, graph, budget, b_min, c_min)
+            if found is not None and (best is None or found[0] < best[0]):
+                best = (*found, floor_s)
+    return best, X, b_min, c_min
 
 
 def refit(windows: Rows, model: StepModel, index: Array) -> StepModel:
@@ -525,7 +559,7 @@ def refit(windows: Rows, model: StepModel, index: Array) -> StepModel:
     terms = [
         j for j, value in enumerate((1.0, model.b - model.b_min, model.c - model.c_min, model.q, model.mixed_s)) if value > 0
     ]
-    X = np.stack([windows.n, windows.prompt, windows.decode, windows.pairs, windows.mixed], 1)
+    X = np.stack([windows.n, windows.prompt, model.batch(windows), windows.pairs, windows.mixed], 1)
     y = windows.dt - model.c_min * X[:, 2] - model.b_min * X[:, 1] - (model.extra if len(model.extra) == len(windows.dt) else 0.0)
     only = np.zeros_like(X)
     only[:, terms] = X[:, terms]

@@ -6,6 +6,7 @@ line waits until the token budget, a sequence slot and blocks for its whole prom
 Deterministic: lengths that were not observed are drawn with a seed.
 """
 
+import bisect
 import heapq
 import math
 from collections import deque
@@ -91,6 +92,14 @@ class Setup:
     pool: bool = False  # prompts of others computed on an ideal separate pool
     alone: bool = False  # a decode step costs what one sequence costs
     stalls: tuple[tuple[float, float], ...] = ()
+    graphs: tuple[float, ...] = ()  # sizes that decode batches are padded to
+
+    def places(self, decoding: int) -> float:
+        """Places of the decode batch that a step pays for."""
+        if self.alone or not decoding:
+            return min(decoding, 1)
+        at = bisect.bisect_left(self.graphs, decoding)
+        return self.graphs[at] if at < len(self.graphs) else decoding
 
     def scaled(self, factor: float) -> "Setup":
         """All step costs times a factor."""
@@ -335,7 +344,7 @@ class _Run:
         work = s.b * tokens + s.q * pairs
         if tokens and tokens + self.D > s.graph:
             work = max(work, s.launch_s)
-        seconds = s.a + s.c * (min(self.D, 1) if s.alone else self.D) + work + (s.mixed_s if tokens else 0.0)
+        seconds = s.a + s.c * s.places(self.D) + work + (s.mixed_s if tokens else 0.0)
         stalled = False
         while self.stalls and self.stalls[0][0] <= self.now + seconds:
             seconds += self.stalls.popleft()[1]
@@ -550,6 +559,7 @@ def setup_of(books: Books, load: Load) -> Setup:
         hit_shared=max(now, hits.shared if math.isfinite(hits.shared) else now),
         hit_endless=max(now, hits.endless if math.isfinite(hits.endless) else now),
         stalls=stalls,
+        graphs=tuple(sorted(m.graphs)),
         tokens_per_step=1 + books.engine.total.get("accepted_tokens", 0.0) / books.engine.total["draft_n"]
         if books.engine.total.get("draft_n")
         else 1.0,

@@ -266,7 +266,7 @@ def _facts(config: Any, total: Mapping[str, float]) -> dict[str, Any]:
         "expert_parallel": False,
         "eplb": False,
         "graph_size": math.inf,
-        "graph_sizes": [],
+        "graph_sizes": [1, *range(config.pad, 257, config.pad)],
         "speculative": False,
         "connector": False,
         "api_servers": 1,

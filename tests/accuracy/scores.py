@@ -369,8 +369,8 @@ def median(values: Sequence[float | None], q: float = 0.5) -> float:
 
 
 @functools.cache
-def lab_rows(level: str) -> tuple[LabRow, ...]:
-    return tuple(lab_row(s, level) for s in lab.scenarios())
+def lab_rows(level: str, path: Path = lab.FILE) -> tuple[LabRow, ...]:
+    return tuple(lab_row(s, level) for s in lab.scenarios(path))
 
 
 def coverage(

@@ -151,17 +151,23 @@ def main() -> None:
     parser.add_argument("--captures", type=Path, help="folder of raw captures; default: the committed reduced inputs")
     parser.add_argument("--only", choices=("pairs", "healthy", "lab", "scenarios"))
     parser.add_argument("--target", choices=scores.TARGETS, default="e2e", help="target of --only scenarios")
+    parser.add_argument(
+        "--lab", type=Path, default=lab.FILE, help="other scenarios than the committed ones, as `lab export` writes them"
+    )
     given = parser.parse_args()
     started = time.monotonic()
 
     def source(name: str) -> Window:
         return pairs.window(given.captures / name) if given.captures else scores.capture(name)
 
+    def rows_of(level: str) -> Sequence[LabRow]:
+        return scores.lab_rows(level, given.lab)
+
     sections = {
         "pairs": lambda: pair_lines(source),
         "healthy": lambda: healthy_lines(source),
-        "lab": lambda: lab_lines(scores.lab_rows),
-        "scenarios": lambda: scenario_lines(scores.lab_rows, given.target),
+        "lab": lambda: lab_lines(rows_of),
+        "scenarios": lambda: scenario_lines(rows_of, given.target),
     }
     for name, lines in sections.items():
         if given.only == name or (given.only is None and name != "scenarios"):

@@ -284,6 +284,39 @@ def test_stamps_that_scatter_by_half_a_step_do_not_change_the_costs():
     assert model.b == pytest.approx(B, rel=0.1)
 
 
+GRAPHS = [1, 2, 4, *range(8, 65, 8)]
+
+
+def decodes(*, empty: bool) -> Engine:
+    """2000 steps of 1 to 40 sequences with prompts now and then; with `empty` the graph's empty places cost what sequences cost."""
+    k = np.arange(2000)
+    D = np.round(20.5 - 19.5 * np.cos(k / 90))
+    P = np.where(k % 16 == 3, 400.0 + 300 * np.sin(k), 0.0)
+    places = np.array([min(g for g in GRAPHS if g >= d) for d in D]) if empty else D
+    step = iteration(2000, A + B * P + C * places, prompt=P, decoding=D)
+    return engine_of(step=step, facts={"graph_sizes": GRAPHS})
+
+
+def test_empty_places_of_cuda_graphs_count_where_they_cost_as_much():
+    model = fit(decodes(empty=True))
+    assert model.graphs == tuple(GRAPHS)
+    assert (model.a, model.b, model.c) == pytest.approx((A, B, C), rel=0.02)
+    windows = rows(decodes(empty=True))
+    assert windows is not None
+    assert (model.batch(windows) >= windows.decode).all()
+
+
+def test_where_empty_places_cost_nothing_sequences_are_counted():
+    model = fit(decodes(empty=False))
+    assert model.graphs == ()
+    assert (model.a, model.b, model.c) == pytest.approx((A, B, C), rel=0.02)
+
+
+def test_a_batch_runs_in_the_next_captured_graph():
+    assert steps.padded(np.array([0.0, 1, 3, 4, 9, 64, 65]), GRAPHS).tolist() == [0, 1, 4, 4, 16, 64, 65]
+    assert steps.padded(np.array([3.0, 9.0]), ()).tolist() == [3, 9]
+
+
 def test_lines_of_dummy_steps_are_no_steps():
     lines = logged(641)
     lines["dummy"] = np.arange(641) % 4 == 0
