@@ -36,7 +36,7 @@ def attribute(
     roles = combine.roles(window.engines)
     nominal_s = _nominal_frontend_s(baseline)
     results = tuple(
-        _engine(engine, role, with_twin=with_twin, slo=slo, nominal_s=nominal_s)
+        _engine(engine, role, with_twin=with_twin, slo=slo, nominal_s=nominal_s, summed=combine.summed(engine, window.engines))
         for engine, role in zip(window.engines, roles, strict=True)
     )
     # a request of a prefill and a decode server finishes on both
@@ -79,7 +79,9 @@ def _nominal_frontend_s(baseline: Attribution | None) -> float:
     return max(0.0, taken - sum(target.part(link).cells.get(Stage.FRONTEND, 0.0) for link in ("prefill_backlog", "engine_stall")))
 
 
-def _engine(engine: Engine, role: str, *, with_twin: bool, slo: Mapping[str, float] | None, nominal_s: float) -> EngineResult:
+def _engine(
+    engine: Engine, role: str, *, with_twin: bool, slo: Mapping[str, float] | None, nominal_s: float, summed: Refusal | None
+) -> EngineResult:
     accounts = books(engine, frontend_nominal_s=nominal_s)
     if accounts is None:
         return EngineResult(
@@ -91,6 +93,8 @@ def _engine(engine: Engine, role: str, *, with_twin: bool, slo: Mapping[str, flo
     plain = {name: target_of(name, adjusted, rows) for name in TARGETS}
     replay = what_if(adjusted, slo=slo) if with_twin else None
     shown = plain if replay is None else {name: replayed.with_twin(target, replay, adjusted) for name, target in plain.items()}
+    if summed:
+        shown = {name: replace(target, cannot_determine=(*target.cannot_determine, summed)) for name, target in shown.items()}
     spans = ranges.of(accounts, plain, level, shown)
     targets = {name: judge(_with_ranges(target, spans[name]), accounts.requests) for name, target in shown.items()}
     return EngineResult(engine.instance, engine.engine, role, accounts.requests, targets, level, replay, segments(engine))

@@ -23,6 +23,9 @@ STALL_TIMES: Final = 3.0
 LITTLE_TOLERANCE: Final = 0.10  # attribution.md section 1, fact 2
 PREEMPTING_PER_S: Final = 0.3  # from this rate on an interval's waiting is for KV blocks
 OTHERS: Final = 0.05  # share of E2E below zero in "output" from which TTFT must be of other requests than the stages
+AT_TOP: Final = (
+    0.1  # share of the waiting, with as many running as ever, from which an unknown cap matters (some interval is the fullest)
+)
 FEW_GAUGES: Final = 4  # scrapes below which gauges do not say why requests waited (at 30 s a minute gave a wrong reason)
 SHIFT: Final = 0.1  # share of requests by which finished and first-token populations may differ
 
@@ -31,7 +34,7 @@ SHIFT: Final = 0.1  # share of requests by which finished and first-token popula
 class Books:
     """One engine's accounting, seconds per finished request.
 
-    stages measured means · queue by reason (kv slots deferred budget step stall unread) · prefill own/extra/others/stall ·
+    stages measured means · queue by reason (kv slots cap deferred budget step stall unread) · prefill own/extra/others/stall ·
     decode base/batch/prompts/requeue/recompute/beside/stall · dwell_s the part of in_flight_s, the wait for the step in flight
     (inside FRONTEND), that prompts in that step cause · stalled_s the wait for steps that stalled (inside FRONTEND too).
     """
@@ -109,6 +112,20 @@ def books(
             )
         ]
     )
+    if model.ok and model.unsplit:
+        refusals.append(
+            Refusal(
+                f"how the steps' seconds split between prompts and the batch: {model.unsplit}",
+                "a step in load, or iteration lines (--enable-logging-iteration-details; best with the JSON formatter)",
+            )
+        )
+    if queue["cap"] > 0:
+        refusals.append(
+            Refusal(
+                f"whether a cap of {seen['cap']:.0f} sequences or prompts held back {queue['cap']:.3f} s of queue: max_num_seqs is not known, and {seen['cap']:.0f} is the most that ran",
+                "the engine arguments (--max-num-seqs; they stand at the start of the log)",
+            )
+        )
     if not hold:
         refusals.append(
             Refusal(
@@ -255,9 +272,12 @@ def cap_of(engine: Engine) -> tuple[float, str]:
 def _queue(
     engine: Engine, mean: float, hits: Hits, hold: bool, windows: Rows | None, model: StepModel
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Queue seconds by reason, in the scheduler's own order: kv, slots, deferred, budget; step = the step in flight."""
+    """Queue seconds by reason, in the scheduler's own order: kv, slots, deferred, budget; step = the step in flight.
+
+    cap: with as many running as ever, and max_num_seqs unknown: slots or budget.
+    """
     row = engine.interval
-    out = dict.fromkeys(("kv", "slots", "deferred", "budget", "step", "stall", "unread"), 0.0)
+    out = dict.fromkeys(("kv", "slots", "cap", "deferred", "budget", "step", "stall", "unread"), 0.0)
     seen: dict[str, float] = {}
     if mean <= 0:
         return out, seen
@@ -276,12 +296,14 @@ def _queue(
     for name in ("kv", "slots"):
         out[name] = rest * float(weight[reason == name].sum()) / total
         seen[f"{name}_share"] = float(weight[reason == name].sum()) / total
-    free = rest - out["kv"] - out["slots"]
+    at_top = float(weight[reason == "cap"].sum()) / total
+    out["cap"] = rest * at_top if at_top > AT_TOP else 0.0
+    free = rest - out["kv"] - out["slots"] - out["cap"]
     out["step"] = min(free, step_s)
     out["budget"] = free - out["step"]
     if not hold and not _clear(seen):
-        out["unread"] = out["budget"] + out["kv"] + out["slots"]
-        out["budget"] = out["kv"] = out["slots"] = 0.0
+        out["unread"] = out["budget"] + out["kv"] + out["slots"] + out["cap"]
+        out["budget"] = out["kv"] = out["slots"] = out["cap"] = 0.0
     return out, seen
 
 
@@ -291,7 +313,7 @@ def _clear(seen: Mapping[str, float]) -> bool:
 
 
 def _reasons(engine: Engine, hits: Hits) -> tuple[Array, dict[str, float]]:
-    """The reason of each interval's waiting: 'kv', 'slots' or 'budget'."""
+    """The reason of each interval's waiting: 'kv', 'slots', 'cap' (slots or budget) or 'budget'."""
     row = engine.interval
     cap, _ = cap_of(engine)
     blocks, size = steps.number(engine.facts.get("kv_blocks"), 1e6), steps.number(engine.facts.get("block_size"), 16.0)
@@ -303,11 +325,15 @@ def _reasons(engine: Engine, hits: Hits) -> tuple[Array, dict[str, float]]:
     preempting = rate > PREEMPTING_PER_S
     slots = (running >= cap - 0.75) & ~preempting if math.isfinite(cap) else np.zeros(len(rate), bool)
     kv = (preempting | (usage > 1 - max(head, 0.05) - 0.02)) & ~slots
-    reason = np.where(kv, "kv", np.where(slots, "slots", "budget"))
+    top = float(np.nan_to_num(row["running"]).max(initial=0.0))
+    # a cap is at least the most that ran: with fewer running it held nobody back
+    at_top = (running >= top - 0.75) & (top > 0) if math.isnan(cap) else np.zeros(len(rate), bool)
+    reason = np.where(kv, "kv", np.where(slots, "slots", np.where(at_top, "cap", "budget")))
     held = np.nan_to_num(row["waiting"]) > 0
     return reason, {
         "waiting_max": float(np.nan_to_num(row["waiting"]).max(initial=0.0)),
         "head_ratio": head,
+        "cap": top,
         "usage_when_waiting": float(usage[held].mean()) if held.any() else math.nan,
     }
 
@@ -457,7 +483,13 @@ def logged_stalls(engine: Engine, model: StepModel) -> list[Stall] | None:
     order = np.argsort(step["ts"], kind="stable")
     ts, P, D, M = (step[name][order] for name in ("ts", "context_tokens", "generation_requests", "context_requests"))
     pairs = P * np.maximum(P / np.maximum(M, 1), 0.0) / 2
-    took = model.a + model.b * P + model.c * steps.padded(D, model.graphs) + model.q * pairs + np.where(model.graph < P + D, model.launch_s, 0.0) * (P > 0)
+    took = (
+        model.a
+        + model.b * P
+        + model.c * steps.padded(D, model.graphs)
+        + model.q * pairs
+        + np.where(model.graph < P + D, model.launch_s, 0.0) * (P > 0)
+    )
     dearest = np.maximum(took, np.maximum(np.roll(took, 1), np.roll(took, -1)))
     gap = np.diff(ts, prepend=ts[0])
     stalled = (D > 0) & (gap > STALL_TIMES * dearest) & (gap - dearest > STALL_S)

@@ -242,6 +242,20 @@ def _hot(target: Target, pairs: Sequence[tuple[Target, EngineResult]], results: 
     )
 
 
+def summed(engine: Engine, engines: Sequence[Engine]) -> Refusal | None:
+    """Refuse what cannot be said of one series where the arguments of its server say several engines (attribution.md section 7)."""
+    args = engine.facts.get("args") or {}
+    expected = int(engine.facts.get("data_parallel") or 1)
+    alone = sum(e.instance == engine.instance for e in engines) == 1
+    own = any(args.get(name) for name in ("data_parallel_external_lb", "data_parallel_hybrid_lb", "data_parallel_rank"))
+    if expected < 2 or not alone or own:
+        return None
+    return Refusal(
+        f"what each engine does: the arguments of {engine.instance} say {expected} engines, its series are of one, or a sum of all",
+        "/metrics with the `engine` label kept (no rule or query that sums over it)",
+    )
+
+
 def _states(name: str, results: Sequence[EngineResult], engines: Sequence[Engine]) -> Target:
     """Several engines of which only states are known: the limited ones are named, never averaged away."""
     chosen = [r.targets[name] for r in results]

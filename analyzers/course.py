@@ -24,7 +24,7 @@ SLICES: Final = 48
 SCRAPES: Final = 4  # scrapes of a slice at least
 RECORDED: Final = ("ttft", "queue", "prefill", "decode", "e2e")
 COMPLETE: Final = 0.5  # records of so many of the finished requests give their mean (which slice the last ones fall into differs)
-REASONS: Final = ("slots", "kv", "deferred", "budget", "step", "stall", "unread")
+REASONS: Final = ("slots", "kv", "cap", "deferred", "budget", "step", "stall", "unread")
 _STALLS: Final = "vllm:inter_token_latency_seconds"
 
 

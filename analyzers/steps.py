@@ -21,6 +21,7 @@ TRIM: Final = 6.0  # median absolute deviations above which a window held a stal
 MIN_WINDOWS: Final = 12  # busy windows below which nothing is fitted (attribution.md section 7)
 MAX_CONDITION: Final = 1e3
 MAX_CORRELATION: Final = 0.95
+MIN_VARIATION: Final = 0.05  # coefficient of variation of a step's prompt tokens below which their cost is not seen
 BLOCK: Final = 16  # rows of the JSON log a block: fewer are scattered by asynchronous scheduling
 DECISIVE: Final = 10.0  # BIC by which counting the empty places of CUDA graphs must fit better
 LAUNCH_GRID: Final = (0.0, 0.008, 0.012, 0.016, 0.02, 0.03, 0.04, 0.05, 0.06, 0.075, 0.09, 0.105, 0.12, 0.14)
@@ -99,6 +100,7 @@ class StepModel:
     source: str = ""
     refused: str | None = None
     notes: tuple[str, ...] = ()
+    unsplit: str | None = None  # why the cost of prompts is not known apart from that of the batch, although the sum fits
     extra: Array = field(default_factory=lambda: np.zeros(0))  # launch seconds by window
     graphs: tuple[float, ...] = ()  # sizes that decode batches are padded to; empty: what is padded costs nothing
 
@@ -453,6 +455,12 @@ def _placed(engine: Engine, ts: Array, dt: Array, budget: float) -> tuple[Array,
     return share @ computed, share @ pairs, share @ np.maximum(1.0, np.ceil(computed / budget)), n, points, np.full(7, 1 / 7)
 
 
+def _scatter(residual: Array) -> tuple[float, float]:
+    """The median, and the median distance below it: what only adds (stalls, idle time) is in the upper half."""
+    middle = float(np.median(residual))
+    return middle, float(np.median(middle - residual[residual <= middle])) + 1e-9
+
+
 def non_negative(X: Array, y: Array, rounds: int = 5) -> tuple[Array, Array, Array]:
     """Least squares with coefficients >= 0, after dropping rows more than 6 MAD above: coefficients, residuals, kept."""
     keep = np.ones(len(y), bool)
@@ -471,8 +479,8 @@ def non_negative(X: Array, y: Array, rounds: int = 5) -> tuple[Array, Array, Arr
         coef = np.zeros(X.shape[1])
         coef[active] = np.maximum(solution, 0.0) if active else 0.0
         residual = y - X @ coef
-        spread = float(np.median(np.abs(residual[keep] - np.median(residual[keep])))) + 1e-9
-        new = residual - np.median(residual[keep]) < TRIM * spread  # one-sided: idle time and stalls only add
+        middle, spread = _scatter(residual[keep])
+        new = residual - middle < TRIM * spread  # one-sided: idle time and stalls only add
         if bool((new == keep).all()) or new.sum() < X.shape[1] + 3:
             break
         keep = new
@@ -526,7 +534,10 @@ def fit(engine: Engine, windows: Rows | None = None) -> StepModel:
         refused=f"step costs cannot be told apart (condition number {condition:.0f} above {MAX_CONDITION:.0f}); give iteration lines (--enable-logging-iteration-details)"
         if condition > MAX_CONDITION
         else None,
-        notes=_notes(X, b_min, c_min),
+        notes=()
+        if b_min and c_min
+        else ("model shape or device unknown: step costs without lower bounds; add the model's config.json",),
+        unsplit=_unsplit(X),
         graphs=graphs,
     )
     object.__setattr__(model, "extra", windows.launch(floor_s, model.b, model.q, graph, budget))
@@ -566,8 +577,7 @@ def refit(windows: Rows, model: StepModel, index: Array) -> StepModel:
     # windows that the fit left out as stalled stay out: drawn several times they would pass for what steps cost
     was = np.array([model.a, model.b - model.b_min, model.c - model.c_min, model.q, model.mixed_s])
     residual = (y - only @ was) / np.maximum(windows.dt, 1e-9)
-    middle = float(np.median(residual[windows.busy])) if windows.busy.any() else 0.0
-    spread = float(np.median(np.abs(residual[windows.busy] - middle))) + 1e-9 if windows.busy.any() else 0.0
+    middle, spread = _scatter(residual[windows.busy]) if windows.busy.any() else (0.0, 1e-9)
     usable = windows.busy & (residual - middle < TRIM * spread)
     use = index[usable[index]]
     if len(use) < MIN_WINDOWS:
@@ -630,14 +640,16 @@ def _ladder_step(
     return len(y) * math.log(spread**2) + 1.5 * size * math.log(len(y)), coef, residual
 
 
-def _notes(X: Array, b_min: float, c_min: float) -> tuple[str, ...]:
-    notes = []
-    if X[:, 1].std() > 0 and X[:, 2].std() > 0:
+def _unsplit(X: Array) -> str | None:
+    """Why prompts cannot be told from the rest of the steps, although a fit exists; None where they can."""
+    per_step = X[:, 1] / np.maximum(X[:, 0], 1e-9)
+    if not per_step.mean() > 0:
+        return None  # no prompts: nothing to tell apart
+    varies = float(per_step.std() / per_step.mean())
+    if varies < MIN_VARIATION:
+        return f"the prompt tokens of a step hardly vary (by {100 * varies:.0f} %)"
+    if X[:, 2].std() > 0:
         together = abs(float(np.corrcoef(X[:, 1], X[:, 2])[0, 1]))
         if together > MAX_CORRELATION:
-            notes.append(
-                f"prompt tokens and batch size move together (correlation {together:.2f}): the split between them is assumed; a step in load would settle it"
-            )
-    if not b_min or not c_min:
-        notes.append("model shape or device unknown: step costs without lower bounds; add the model's config.json")
-    return tuple(notes)
+            return f"prompt tokens and batch size move together (correlation {together:.2f})"
+    return None

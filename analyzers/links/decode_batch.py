@@ -44,7 +44,10 @@ def row(books: Books) -> Row:
         fault={},
         fact=f"{together:.0f} at once" if math.isfinite(together) else "",
         pressure=min(1.0, books.decode["batch"] / books.stages[Stage.DECODE]) if books.stages[Stage.DECODE] > 0 else None,
-        conditions=(f"step model from {m.windows} {m.source}, residual {100 * m.residual_ratio:.0f} %",),
+        conditions=(
+            f"step model from {m.windows} {m.source}, residual {100 * m.residual_ratio:.0f} %",
+            *((f"the split from prompts is assumed: {m.unsplit}",) if m.unsplit else ()),
+        ),
         evidence=(
             f"TPOT {1000 * tpot:.2f} ms with {together:.1f} sequences in a step: {1000 * m.a:.2f} ms + {1e6 * m.c:.0f} µs a sequence",
             *((f"{mean:.1f} running on average",) if math.isfinite(mean) else ()),

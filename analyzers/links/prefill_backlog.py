@@ -86,6 +86,8 @@ def _conditions(books: Books) -> tuple[str, ...]:
     said = []
     if books.queue["budget"] > 0 and not books.gauges_hold:
         said.append("queue reasons are read from gauges that do not match the histograms well")
+    if books.model.unsplit:
+        said.append(f"the split from the batch is assumed: {books.model.unsplit}")
     if books.prefill["unread"] > 0 or books.decode["unread"] > 0:
         said.append(
             f"up to {books.prefill['unread'] + books.decode['unread']:.3f} s of prefill and decode could be behind prompts: "

@@ -41,6 +41,13 @@ def row(books: Books) -> Row:
             fact="not readable",
             conditions=("the gauges do not match the histograms",),
         )
+    if books.queue["cap"] > 0:
+        return Row(
+            known=False,
+            bound={Stage.QUEUE: books.queue["cap"]},
+            fact=f"{top:.0f} running at most",
+            conditions=(f"max_num_seqs unknown; requests waited while {top:.0f} ran, the most that ever did",),
+        )
     said = []
     if seconds > 0:
         share = books.seen.get("slots_share", 0.0)

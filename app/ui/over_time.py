@@ -32,6 +32,7 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {  # reason of the books: the li
     "budget": ("prefill_backlog", "others' prompts"),
     "step": ("prefill_backlog", "the step in flight"),
     "stall": ("engine_stall", "a stall"),
+    "cap": ("", "a cap or prompts: not told"),
     "unread": ("", "not told"),
 }
 
@@ -77,11 +78,11 @@ def _links(found: Course, limiting: str | None) -> list[tuple[str, Array, str, b
 
 
 def _reasons(found: Course, limiting: str | None) -> tuple[dict[str, Array], list[Line]]:
-    columns, lines, greys = {}, [], iter((*GREYS, FLOOR, REST, REST))
+    columns, lines, greys = {}, [], iter((*GREYS, FLOOR, REST, REST, REST))
     for reason, (of, words) in REASONS.items():
         columns[f"queue_{reason}"] = found.queue[reason]
         colour = COLOURS["judge"] if of and of == limiting and reason != "step" else next(greys)
-        lines.append(Line(f"queue_{reason}", words, colour, at="course", bar=True, rare=True, hatched=reason == "unread"))
+        lines.append(Line(f"queue_{reason}", words, colour, at="course", bar=True, rare=True, hatched=reason in {"cap", "unread"}))
     return columns, lines
 
 

@@ -23,6 +23,7 @@ COUNTERS: Final = (
 )  # fmt: skip
 ITL_EDGES: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, math.inf)
 LENGTH_EDGES: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, math.inf)
+STEP_EDGES: Final = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, math.inf)
 
 # a step of 10 ms, 20 µs a prompt token, 50 µs a sequence
 A: Final = 0.010

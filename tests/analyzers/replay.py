@@ -14,7 +14,7 @@ import numpy as np
 from analyzers.model import Array, Engine
 from analyzers.twin import Load, Setup
 
-from .engines import ITL_EDGES, LENGTH_EDGES, NOON, counted, facts_of, interval_of, total_of
+from .engines import ITL_EDGES, LENGTH_EDGES, NOON, STEP_EDGES, counted, facts_of, interval_of, total_of
 
 ENGINE: Final = Setup(a=0.010, b=20e-6, c=50e-6)  # a step of 10 ms, 20 µs a prompt token, 50 µs a sequence
 
@@ -253,7 +253,7 @@ def observed(
         step=lines if log else {}, request=spans_of if spans else {},
         bucket={
             "vllm:inter_token_latency_seconds": counted(ITL_EDGES, gap), "vllm:request_prompt_tokens": counted(LENGTH_EDGES, prompt),
-            "vllm:request_generation_tokens": counted(LENGTH_EDGES, output),
+            "vllm:request_generation_tokens": counted(LENGTH_EDGES, output), "vllm:iteration_tokens_total": counted(STEP_EDGES, tokens + decoding),
         },
     )  # fmt: skip
 

@@ -110,7 +110,10 @@ def test_a_batch_that_moves_with_the_prompts_is_said():
     n = (1 - B * engine.interval["computed_tokens"]) / (A + C * decode / 1.0)
     first = engine.interval["ttft_n"]
     model = fit(engine_of(columns={"step_n": n, "generation_tokens": decode * n + first}))
-    assert any("correlation" in note and "a step in load would settle it" in note for note in model.notes)
+    assert model.unsplit is not None
+    assert "move together (correlation" in model.unsplit
+    assert fit(engine).unsplit is None
+    assert "hardly vary (by 1 %)" in str(fit(engine_of(surge=0.01)).unsplit)
 
 
 def test_a_step_must_cost_something():
