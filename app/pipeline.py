@@ -36,6 +36,7 @@ _STATE: Final = {
     "waiting_high",
     "kv_usage_high_ratio",
 }
+SOON_S: Final = 10.0  # a scrape so soon after the prefix cache was emptied tells what had been written before
 LOOK_BACK_S: Final = 300.0  # for the last value of a counter: a scrape may miss a series
 INSTANTS: Final = (
     *("spec_decode", "kv_transfer", "eplb", "rearrange", "jit", "prefix_reset", "aborted", "preempted_v0", "failed", "death"),
@@ -189,6 +190,8 @@ def _engine(
     one = _pick(bucket, instance, engine)
     counts = _pick(kv, instance, engine)
     facts = facts_of(store, instance, engine, mine, high)
+    if "written_tokens" in facts and len(row["ts"]):
+        facts["written_tokens"] -= _before_reset(store, instance, engine, row)
     if not total.get("e2e_n") and not (stat["instance"] == instance).any() and len(scrape["ts"]):
         facts["last_gauges"] = _last_gauges(store, instance, engine, float(scrape["ts"].max()))
     return Engine(
@@ -287,6 +290,36 @@ def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[E
     if len(written) == 2:
         facts["written_tokens"] = float(sum(value for _, value in written))  # from the start of the process to `high`
     return facts
+
+
+def _before_reset(store: Store, instance: str | None, engine: str, row: Columns) -> float:
+    """Tokens that were written before the prefix cache was last emptied (a log line), at the window's beginning or earlier; 0 without it.
+
+    The least that they can be: of the last scrape before the line, or of the first one soon after it, less the most that the window
+    saw written in as many seconds.
+    """
+    low = float(row["ts"][0] - row["dt_s"][0])
+    reset = store.rows(
+        "SELECT max(ts) FROM event_row WHERE kind = 'prefix_reset' AND instance IS NOT DISTINCT FROM ? AND coalesce(engine, ?) = ? AND ts <= ?",
+        [instance, engine, engine, low],
+    )[0][0]
+    if reset is None:
+        return 0.0
+    found = store.rows(
+        "SELECT s.ts, sum(s.value), count(*) FROM every_sample AS s JOIN quantity_series AS q USING (series_id) "
+        "WHERE q.instance IS NOT DISTINCT FROM $instance AND q.engine = $engine AND q.quantity IN ('computed_tokens', 'generation_tokens') "
+        "AND s.ts > $low AND s.ts <= $high GROUP BY s.ts ORDER BY s.ts",
+        {"instance": instance, "engine": engine, "low": reset - LOOK_BACK_S, "high": reset + SOON_S},
+    )
+    whole = [(ts, value) for ts, value, quantities in found if quantities == 2]
+    before, after = [x for x in whole if x[0] <= reset], [x for x in whole if x[0] > reset]
+    if before:
+        return before[-1][1]
+    if not after:
+        return 0.0
+    written = np.nan_to_num(row["computed_tokens"]) + np.nan_to_num(row["generation_tokens"])
+    fastest = float((written / np.maximum(row["dt_s"], 1e-9)).max(initial=0.0))
+    return max(0.0, after[0][1] - fastest * (after[0][0] - reset))
 
 
 def _argument_facts(args: Mapping[str, Any], events: Sequence[Event], *, known: bool, cache: Mapping[str, str]) -> dict[str, Any]:
