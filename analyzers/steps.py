@@ -455,12 +455,6 @@ def _placed(engine: Engine, ts: Array, dt: Array, budget: float) -> tuple[Array,
     return share @ computed, share @ pairs, share @ np.maximum(1.0, np.ceil(computed / budget)), n, points, np.full(7, 1 / 7)
 
 
-def _scatter(residual: Array) -> tuple[float, float]:
-    """The median, and the median distance below it: what only adds (stalls, idle time) is in the upper half."""
-    middle = float(np.median(residual))
-    return middle, float(np.median(middle - residual[residual <= middle])) + 1e-9
-
-
 def non_negative(X: Array, y: Array, rounds: int = 5) -> tuple[Array, Array, Array]:
     """Least squares with coefficients >= 0, after dropping rows more than 6 MAD above: coefficients, residuals, kept."""
     keep = np.ones(len(y), bool)
@@ -479,8 +473,8 @@ def non_negative(X: Array, y: Array, rounds: int = 5) -> tuple[Array, Array, Arr
         coef = np.zeros(X.shape[1])
         coef[active] = np.maximum(solution, 0.0) if active else 0.0
         residual = y - X @ coef
-        middle, spread = _scatter(residual[keep])
-        new = residual - middle < TRIM * spread  # one-sided: idle time and stalls only add
+        spread = float(np.median(np.abs(residual[keep] - np.median(residual[keep])))) + 1e-9
+        new = residual - np.median(residual[keep]) < TRIM * spread  # one-sided: idle time and stalls only add
         if bool((new == keep).all()) or new.sum() < X.shape[1] + 3:
             break
         keep = new
@@ -577,7 +571,10 @@ def refit(windows: Rows, model: StepModel, index: Array) -> StepModel:
     # windows that the fit left out as stalled stay out: drawn several times they would pass for what steps cost
     was = np.array([model.a, model.b - model.b_min, model.c - model.c_min, model.q, model.mixed_s])
     residual = (y - only @ was) / np.maximum(windows.dt, 1e-9)
-    middle, spread = _scatter(residual[windows.busy]) if windows.busy.any() else (0.0, 1e-9)
+    # stalls and idle time only add: how far windows scatter is read below the median
+    middle = float(np.median(residual[windows.busy])) if windows.busy.any() else 0.0
+    below = middle - residual[windows.busy & (residual <= middle)]
+    spread = float(np.median(below)) + 1e-9 if len(below) else 1e-9
     usable = windows.busy & (residual - middle < TRIM * spread)
     use = index[usable[index]]
     if len(use) < MIN_WINDOWS:

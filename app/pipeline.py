@@ -314,12 +314,12 @@ def _before_reset(store: Store, instance: str | None, engine: str, row: Columns)
     whole = [(ts, value) for ts, value, quantities in found if quantities == 2]
     before, after = [x for x in whole if x[0] <= reset], [x for x in whole if x[0] > reset]
     if before:
-        return before[-1][1]
+        return float(before[-1][1])
     if not after:
         return 0.0
     written = np.nan_to_num(row["computed_tokens"]) + np.nan_to_num(row["generation_tokens"])
     fastest = float((written / np.maximum(row["dt_s"], 1e-9)).max(initial=0.0))
-    return max(0.0, after[0][1] - fastest * (after[0][0] - reset))
+    return max(0.0, float(after[0][1] - fastest * (after[0][0] - reset)))
 
 
 def _argument_facts(args: Mapping[str, Any], events: Sequence[Event], *, known: bool, cache: Mapping[str, str]) -> dict[str, Any]:

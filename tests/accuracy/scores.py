@@ -6,7 +6,7 @@ Every number is computed from committed files: nothing here reads a capture or t
 import functools
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from analyzers.model import Attribution, Engine, Target, Window
 from analyzers.whatif import WhatIf
 
 from . import lab, packed
+from .calibrate import Case
 
 HERE: Final = Path(__file__).resolve().parent
 LEVELS: Final = ("metrics", "logs", "requests", "hashes")
@@ -387,34 +388,26 @@ def coverage(
 
 
 # -- calibration ------------------------------------------------------------------------------------------------------------------
-Cases = dict[tuple[str, str, str], tuple[list[float], list[float]]]
-
-
-def calibration_cases() -> Cases:
-    """(method, level, link) -> errors of inactive links and truth / part of active ones, for analyzers/calibration.py."""
-    cases: Cases = {}
+def calibration_cases() -> list[Case]:
+    """How far off each link's part was, in all committed scenarios and real pairs, for analyzers/calibration.py."""
+    cases: list[Case] = []
     for level in LEVELS:
-        for row in lab_rows(level):
-            _lab_cases(row, cases)
+        for row in (*lab_rows(level), *lab_rows(level, lab.FURTHER)):
+            cases += _lab_cases(row)
     for name, truth in truths().items():
         for pair in pair_rows(name, capture(name), truth):
             if pair.target == "tpot" or len(pair.links) > 1:
                 continue
             for method, error in (("books", pair.books), ("twin", pair.twin if pair.holds else math.nan)):
                 if math.isfinite(error) and error > -1:
-                    cases.setdefault((method, pair.level, pair.links[0]), ([], []))[1].append(1 / (1 + error))
+                    cases.append(Case(method, pair.level, pair.links[0], name, 1.0, 1 / (1 + error)))
     return cases
 
 
-def _lab_cases(row: LabRow, cases: Cases) -> None:
+def _lab_cases(row: LabRow) -> Iterator[Case]:
     for method, answer in (("books", row.answers["books"]), ("twin", row.answers["both"])):
         assert answer is not None
         for target in ("ttft", "e2e"):
             m = row.scenario.measured[target]
             for link, true in row.scenario.parts[target].items():
-                part, both = answer.parts[target].get(link, 0.0), cases.setdefault((method, row.level, link), ([], []))
-                # by the part, not by the truth: it decides which of the two a range takes
-                if abs(part) <= ACTIVE * m:
-                    both[0].append(abs(part - true) / m)
-                elif part > 0:
-                    both[1].append(max(0.0, true) / part)
+                yield Case(method, row.level, link, str(row.scenario.seed), answer.parts[target].get(link, 0.0) / m, true / m)
