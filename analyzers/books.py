@@ -326,8 +326,9 @@ def _reasons(engine: Engine, hits: Hits) -> tuple[Array, dict[str, float]]:
     slots = (running >= cap - 0.75) & ~preempting if math.isfinite(cap) else np.zeros(len(rate), bool)
     kv = (preempting | (usage > 1 - max(head, 0.05) - 0.02)) & ~slots
     top = float(np.nan_to_num(row["running"]).max(initial=0.0))
-    # a cap is at least the most that ran: with fewer running it held nobody back
-    at_top = (running >= top - 0.75) & (top > 0) if math.isnan(cap) else np.zeros(len(rate), bool)
+    # a cap is at least the most that ran: with fewer running it held nobody back (and where the arguments set none, it is a default)
+    hidden = math.isnan(cap) and not engine.facts.get("args_known")
+    at_top = (running >= top - 0.75) & (top > 0) if hidden else np.zeros(len(rate), bool)
     reason = np.where(kv, "kv", np.where(slots, "slots", np.where(at_top, "cap", "budget")))
     held = np.nan_to_num(row["waiting"]) > 0
     return reason, {

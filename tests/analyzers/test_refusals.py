@@ -266,13 +266,11 @@ def test_a_line_behind_as_many_as_ever_ran_is_refused_where_the_cap_is_unknown_a
     assert backlog.fault_s == pytest.approx(known.fault_s - slots.bound_s, rel=0.02)
 
 
-def test_where_most_of_the_line_may_be_behind_a_cap_nothing_is_named():
-    # requests wait only while as many run as ever: less than half of all scrapes, so that no cap is inferred
-    waiting = np.where(np.cos(2 * np.pi * np.arange(60) / 11) > 0.7, 12.0, 0.0)
-    target = fleet(judged(engine_of(waiting=waiting, facts={**UNKNOWN_CAP, "args_known": True})), "ttft")
-    assert target.limiting is None
-    assert target.verdict == "undetermined"
-    assert "engine arguments" in refused(target)
+def test_where_the_arguments_set_no_cap_the_few_that_run_are_not_at_it():
+    # the defaults are 128 sequences and more
+    target = fleet(judged(engine_of(waiting=4.0, facts={**UNKNOWN_CAP, "args_known": True})), "ttft")
+    assert target.part("slots").seconds == 0.0
+    assert "engine arguments" not in refused(target)
 
 
 def test_a_cap_that_is_inferred_is_said_to_be():
