@@ -153,7 +153,7 @@ def _samples(store: Store, params: Mapping[str, Any], words: Words) -> Iterator[
     kept = [at for at, name in enumerate(series["name"]) if str(name).startswith(KEPT)]
     if not kept:
         return
-    plain = {name: [_plain(values)[at] for at in kept] for name, values in series.items()}
+    plain = {name: _plain(values[kept]) for name, values in series.items()}
     number = {int(series_id): at for at, series_id in enumerate(plain["series"])}
     yield _line({"table": "series", "columns": words.columns("series", {**plain, "series": list(range(len(kept)))})}), 0
     for (instance,) in store.rows(f"{own} SELECT DISTINCT instance FROM own ORDER BY instance", given):
