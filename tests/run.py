@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -58,13 +59,24 @@ def install(packages: list[str]) -> bool:
     return True
 
 
+def compiled(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment, such that what Python compiled is kept: below .pytest_cache where it must not lie beside the sources.
+
+    The tests start the program more than a hundred times; each start would compile all that it imports.
+    """
+    kept = dict(environment)
+    if kept.pop("PYTHONDONTWRITEBYTECODE", ""):
+        kept["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "compiled")
+    return kept
+
+
 def main(arguments: list[str]) -> None:
     """Becomes pytest."""
     packages = missing()
     strict = install(packages) if packages else True
     required = ["--require-programs"] if strict else []
     os.chdir(ROOT)
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *required, *(arguments or ["-n", "2"])])
+    os.execve(sys.executable, [sys.executable, "-m", "pytest", *required, *(arguments or ["-n", "2"])], compiled(os.environ))
 
 
 if __name__ == "__main__":
