@@ -13,7 +13,7 @@ from typing import Final
 import streamlit as st
 
 from analyzers.model import TARGETS
-from app.ui import draw, session
+from app.ui import draw, session, shared
 from app.ui.markup import div
 from app.ui.screens import PAGES
 from app.ui.session import View
@@ -21,7 +21,6 @@ from app.ui.words import LABELS, length, plural, span
 
 LAST: Final = {"5 min": 300, "15 min": 900, "1 h": 3600, "6 h": 21600, "24 h": 86400}
 ZONES: Final = {"utc": "UTC", "local": "local time"}
-FOLLOW_S: Final = 30  # seconds between looks for new scrapes
 # pages that are not drawn again by themselves: forms, and replays that take seconds
 STILL: Final = {f"app.ui.screens.{name}" for name in ("workload", "hypotheses", "experiments", "alerts", "upload")}
 UNLISTED: Final = {"link"}  # pages that others lead to: in the navigation only while they are open
@@ -76,7 +75,7 @@ def follow(module: ModuleType, view: View) -> None:
         module.page(view if session.mark() == view.mark else session.view())
 
     with st.container(key="live"):
-        st.fragment(content, run_every=FOLLOW_S)()
+        st.fragment(content, run_every=shared.FOLLOW_S)()
 
 
 def _tell(mark: str) -> None:
@@ -86,7 +85,7 @@ def _tell(mark: str) -> None:
         if session.mark() != mark and st.button("New scrapes came in: draw the page again", key="redraw"):
             st.rerun()
 
-    st.fragment(look, run_every=FOLLOW_S)()
+    st.fragment(look, run_every=shared.FOLLOW_S)()
 
 
 def _path(module: ModuleType) -> str:

@@ -1,8 +1,10 @@
-"""The one store of the process: the server opens it before Streamlit runs, the pages read it. Imports no streamlit."""
+"""The one store of the process: the server opens it before Streamlit runs, the pages read it; how often they look. Imports no streamlit."""
 
 import threading
 
 from app.store import Store
+
+FOLLOW_S = 30.0  # seconds between looks of a live page for new scrapes
 
 _lock = threading.Lock()
 _stores: list[Store] = []  # at most one

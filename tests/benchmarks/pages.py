@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from app.ingest import load  # noqa: E402
 from app.pipeline import attribution_for  # noqa: E402
 from app.store import Store, sql, sql_names  # noqa: E402
-from app.ui.main import FOLLOW_S  # noqa: E402
+from app.ui.shared import FOLLOW_S  # noqa: E402
 
 INCIDENT: Final = ROOT / "sample_data" / "incidents" / "decode_batch"
 NOON: Final = 1795953600.0

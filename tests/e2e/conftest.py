@@ -36,9 +36,9 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def served(port: int, store: Path, log: Path, *options: str) -> Iterator[str]:
+def served(port: int, store: Path, log: Path, *options: str, start: str = START) -> Iterator[str]:
     """Yield the address of a server, once it is ready; stop it afterwards."""
-    command = [sys.executable, "-c", START, "serve", "--port", str(port), "--store", str(store), "--no-browser", *options]
+    command = [sys.executable, "-c", start, "serve", "--port", str(port), "--store", str(store), "--no-browser", *options]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "NO_COLOR": "1"})
     try:
