@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recordings import INCIDENTS, NOON, finished, loaded, scrape, series
+from recordings import INCIDENTS, NOON, finished, judged, loaded, scrape, series
 from typer.testing import CliRunner
 
 from app.cli import app
@@ -23,10 +23,8 @@ JUDGED = ("targets", "engines", "window", "requests", "timeline", "hypotheses", 
 def part(name: str, first: float, last: float) -> tuple[Store, Asked]:
     """Return a share of a sample incident's window."""
     store, _ = loaded(INCIDENTS / name)
-    whole = report(store, Asked(), redact=False).plain["window"]
-    from datetime import datetime  # noqa: PLC0415 here only
-
-    low, high = (datetime.fromisoformat(whole[key]).timestamp() for key in ("start", "end"))
+    whole = judged(INCIDENTS / name).attribution
+    low, high = round(whole.start, 3), round(whole.end, 3)
     return store, Asked(low + first * (high - low), low + last * (high - low), slo={"ttft": 0.5})
 
 
