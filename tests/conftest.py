@@ -37,6 +37,25 @@ PACKAGES: Final = {  # program -> Debian package
 }
 
 
+LONG: Final = (  # begun first, the longest before the others, so that no worker is left alone with one of them at the end
+    "ui/test_pages.py",
+    "e2e/test_pages.py",
+    "reports/test_golden.py",
+    "accuracy/test_accuracy.py",
+    "reports/test_html.py",
+    "hypotheses/test_commands.py",
+    "collectors/sources/test_collecting.py",
+    "e2e/test_dashboard.py",
+    "reports/test_data.py",
+    "hypotheses/test_advice.py",
+    "alerts/test_evaluate.py",
+    "alerts/test_incidents.py",
+    "e2e/test_live.py",
+    "test_access.py",
+    "test_crash.py",
+)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("weaklink")
     group.addoption("--update-golden", action="store_true", help="write tests/golden and README tables instead of comparing")
@@ -55,6 +74,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
                 if item.config.getoption("--require-programs"):
                     pytest.fail(reason, pytrace=False)
                 pytest.skip(reason)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    turn = {GOLDEN.parent / name: at for at, name in enumerate(LONG)}
+    items.sort(key=lambda item: turn.get(item.path, len(LONG)))
 
 
 def skips(config: pytest.Config) -> list[str]:

@@ -19,6 +19,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 FONT: Final = Path("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf")  # screenshots without a font have no text
 FONT_PACKAGE: Final = "fonts-dejavu-core"
 
+SUITE: Final = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]  # a file's servers and recordings are made once
+
 # $@: packages. The policy keeps Debian's packages from starting their services: the tests start their own, on free ports.
 INSTALL: Final = r"""
 set -eu
@@ -76,7 +78,7 @@ def main(arguments: list[str]) -> None:
     strict = install(packages) if packages else True
     required = ["--require-programs"] if strict else []
     os.chdir(ROOT)
-    os.execve(sys.executable, [sys.executable, "-m", "pytest", *required, *(arguments or ["-n", "2"])], compiled(os.environ))
+    os.execve(sys.executable, [sys.executable, "-m", "pytest", *required, *(arguments or SUITE)], compiled(os.environ))
 
 
 if __name__ == "__main__":

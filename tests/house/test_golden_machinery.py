@@ -171,12 +171,20 @@ def test_the_runner_goes_on_where_nothing_can_be_installed(
     run = load(TESTS / "run.py")
     monkeypatch.setenv("PATH", programs(tmp_path / "bin"))
     started = []
-    monkeypatch.setattr(run.os, "execv", lambda _, arguments: started.append(arguments[1:]))
+    monkeypatch.setattr(run.os, "execve", lambda _, arguments, __: started.append(arguments[1:]))
     monkeypatch.setattr(run.os, "chdir", lambda _: None)
     run.main([])
     run.main(["-k", "x"])
-    assert started == [["-m", "pytest", "-n", "2"], ["-m", "pytest", "-k", "x"]]
+    assert started == [["-m", "pytest", *run.SUITE], ["-m", "pytest", "-k", "x"]]
     assert "no apt-get here" in capsys.readouterr().out
+
+
+def test_what_python_compiles_is_kept_in_a_run(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(TESTS))
+    run = load(TESTS / "run.py")
+    assert run.compiled({"A": "a"}) == {"A": "a"}  # beside the sources, as always
+    kept = run.compiled({"A": "a", "PYTHONDONTWRITEBYTECODE": "1"})
+    assert kept == {"A": "a", "PYTHONPYCACHEPREFIX": str(run.ROOT / ".pytest_cache" / "compiled")}
 
 
 def load(file: Path):

@@ -86,7 +86,8 @@ def test_a_missed_objective_makes_load_a_limit():
 
 
 def test_the_text_has_what_the_json_has():
-    text, document = said("hypotheses", INCIDENTS / "slots"), found("hypotheses", INCIDENTS / "slots")
+    text, document = said("hypotheses", INCIDENTS / "output"), found("hypotheses", INCIDENTS / "output")
+    assert document
     for at, one in enumerate(document, 1):
         assert f"{at}. {one['name']}: {one['change']}" in text
         assert all(flag in text for flag in one["flags"])
@@ -159,7 +160,7 @@ def test_a_capacity_sheet_of_a_model_that_does_not_run_yet(tmp_path: Path):
 )
 def test_wrong_arguments_end_with_a_status_and_a_sentence(arguments: tuple[str, ...], status: int, tmp_path: Path):
     (tmp_path / "empty.log").write_text("nothing of vLLM\n")
-    places = {"EMPTY": str(tmp_path / "empty.log"), "INCIDENT": str(INCIDENTS / "slots")}
+    places = {"EMPTY": str(tmp_path / "empty.log"), "INCIDENT": str(INCIDENTS / "output")}  # the smallest
     result = RUN.invoke(app, [places.get(word, word) for word in arguments])
     assert result.exit_code == status, result.output
     assert result.stderr.startswith("weaklink: ")

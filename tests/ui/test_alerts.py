@@ -1,7 +1,9 @@
 """The Alerts page as Streamlit runs it: what fires, what is unknown, what was not delivered; and nothing of it is markup."""
 
 import atexit
+import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,17 +47,27 @@ def html(app: AppTest) -> str:
     return "".join(one.proto.body for one in app.get("html"))
 
 
-@pytest.fixture
-def firing(tmp_path: Path) -> Store:
-    """Return a store in which an objective with a telling name fires, and one receiver is gone."""
-    store = recorded(tmp_path, course(BURN))
+@pytest.fixture(scope="module")
+def burned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of a store in which an objective with a telling name fires, and one receiver is gone."""
+    folder = tmp_path_factory.mktemp("burned")
+    store = recorded(folder, course(BURN), store=Store(folder / "a.duckdb"))
     definitions = Definitions(
         (replace(CHAT, name=f"chat {EVIL}"),), (Notifier("hook", "webhook", url="http://127.0.0.1:9/"),), 10.0
     )
     history.save(store, definitions.slos[0])
     for at in (80, 90, 100):
         evaluate(store, definitions, NOON + at)
-    return store
+    store.close()
+    return folder / "a.duckdb"
+
+
+@pytest.fixture
+def firing(burned: Path, tmp_path: Path) -> Iterator[Store]:
+    """Return a copy of it that a test may change."""
+    shutil.copy(burned, tmp_path / "a.duckdb")
+    with Store(tmp_path / "a.duckdb") as store:
+        yield store
 
 
 def test_what_fires_is_shown_with_its_diagnosis_and_acknowledged(firing: Store):
