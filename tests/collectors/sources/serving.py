@@ -1,6 +1,7 @@
 """What the tests of the live sources share: free ports, servers that misbehave, a real Prometheus around a recording."""
 
 import contextlib
+import functools
 import gzip
 import http.server
 import json
@@ -11,7 +12,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -88,24 +89,41 @@ def only_metrics(bundle: Path, folder: Path) -> Path:
     return folder
 
 
+def _labels(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in labels.items())
+
+
+@functools.lru_cache(maxsize=256)
+def exposed(text: str) -> list[tuple[str, str, list[tuple[str, dict[str, str], str, float]]]]:
+    """Return the families of an exposition text with their samples: name, labels, the labels written out, value."""
+    return [
+        (
+            family.name,
+            "unknown" if family.type == "untyped" else family.type,
+            [
+                (sample.name, sample.labels, _labels(sample.labels), sample.value)
+                for sample in family.samples
+                if not sample.name.endswith("_created")
+            ],
+        )
+        for family in text_string_to_metric_families(text)
+        if not family.name.endswith("_created")
+    ]
+
+
 def open_metrics(lines: list[dict], job: str = "vllm", **more: str) -> str:
     """Return scrapes as promtool takes them: by family, counters without _total, seconds, # EOF."""
     families: dict[str, tuple[str, list[str]]] = {}
     for line in lines:
         if "text" not in line:
             continue
-        instance = line["url"].split("/")[2]
-        for family in text_string_to_metric_families(line["text"]):
-            if family.name.endswith("_created"):
-                continue
-            kind = "unknown" if family.type == "untyped" else family.type
-            rows = families.setdefault(family.name, (kind, []))[1]
-            for sample in family.samples:
-                if sample.name.endswith("_created"):
-                    continue
-                labels = {**sample.labels, "job": job, "instance": instance, **more}
-                text = ",".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in labels.items())
-                rows.append(f"{sample.name}{{{text}}} {sample.value} {line['t'] + line.get('dur', 0):.3f}")
+        given = {"job": job, "instance": line["url"].split("/")[2], **more}
+        added, ts = _labels(given), f"{line['t'] + line.get('dur', 0):.3f}"
+        for family, kind, samples in exposed(line["text"]):
+            rows = families.setdefault(family, (kind, []))[1]
+            for name, labels, written, value in samples:
+                own = written if given.keys().isdisjoint(labels) else _labels({k: v for k, v in labels.items() if k not in given})
+                rows.append(f"{name}{{{own}{',' if own else ''}{added}}} {value} {ts}")
     parts = [f"# TYPE {name} {kind}\n" + "\n".join(rows) + "\n" for name, (kind, rows) in families.items()]
     return "".join(parts) + "# EOF\n"
 
