@@ -53,9 +53,10 @@ class Clock:
 def following(path: Path | None, instance: str | None, counts: dict[str, int]) -> Callable[[Store, threading.Event], None]:
     """A loop that stores a file's lines, or standard input's where `path` is None; `counts` is kept up to date.
 
-    After a restart a file goes on where it ended; a pipe begins anew.
+    After a restart a file goes on where it ended; a pipe begins anew, one log a server (`instance`).
     """
-    name = "log -" if path is None else f"log {path.resolve()}"
+    # pipes of two servers are two logs, each with its own clock
+    name = f"log {path.resolve()}" if path else f"log - of {instance}" if instance else "log -"
 
     def run(store: Store, stop: threading.Event) -> None:
         clock = Clock(_offset(store, name))

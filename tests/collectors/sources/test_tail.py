@@ -210,3 +210,13 @@ def test_standard_input(tmp_path, text, status):
     assert done.returncode == status, done.stderr
     with Store(path) as store:
         assert stored(store) == ([1, 2] if status == 0 else [])
+
+
+def test_pipes_of_two_servers_are_two_logs(tmp_path):
+    path = tmp_path / "store.duckdb"
+    for server in ("a:8000", "b:8000"):
+        command = [sys.executable, "-m", "app", "ingest", "-", "--server", server, "--store", str(path)]
+        done = subprocess.run(command, input=line(1), text=True, capture_output=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+    with Store(path) as store:
+        assert store.rows("SELECT instance, lines FROM source_file ORDER BY instance") == [("a:8000", 1), ("b:8000", 1)]
