@@ -191,6 +191,7 @@ def analyze(
     Exit status: 0 judged (also when the answer is "cannot be determined"), 2 nothing usable was found, 1 wrong arguments.
     """
     from analyzers.model import Incident
+    from app import routers
     from app.pipeline import attribution_for
     from app.reports import json as json_report
     from app.reports import text as text_report
@@ -205,6 +206,7 @@ def analyze(
             opened, low, high, engine, with_twin=what_if, slo=_limits(slo), baseline=_baseline(baseline)
         )
         files = [_file(r) for r in results] if paths else _stored_files(opened)
+        router = None if attribution.engines else routers.alone(opened)
     incident = Incident(version("weaklink"), tuple(files), attribution)
     typer.echo(
         json_report.render(incident) if output is Format.JSON else text_report.render(incident, target.value if target else None),
@@ -220,6 +222,8 @@ def analyze(
         where = ", ".join(str(p) for p in paths or [store or default_store()])
         asked = (f"from {start}" if start else "", f"to {end}" if end else "", f"of engine {', '.join(engine)}" if engine else "")
         where = " ".join(filter(None, (where, *asked)))
+        if router:
+            _fail(f"{where}: {router}")
         _fail(f"nothing usable in {where}: expected /metrics texts of vLLM, a vLLM server log, spans or request lines")
 
 
@@ -610,6 +614,7 @@ def doctor(
     if source == "self":
         _doctor_self(store or default_store(), server, token, output)
         return
+    from app import routers
     from app.doctor import document, examine, render, version_of
 
     with _open(None) as opened:
@@ -620,7 +625,10 @@ def doctor(
             version_said = _look(opened, source, version_of)
         _clear_progress()
         reports = examine(opened, version_said)
+        router = routers.alone(opened)
     if not reports:
+        if router:
+            _fail(f"{source}: {router}")
         _fail(f"nothing usable in {source}: expected /metrics of vLLM, a vLLM server log, spans or request lines")
     typer.echo(json.dumps(document(reports), indent=1) if output is Format.JSON else render(reports), nl=output is Format.JSON)
 

@@ -24,6 +24,19 @@ _NAMES: Final = (
 )
 
 
+def alone(store: Store) -> str | None:
+    """What to give, where all that was found is a router; None where there is none."""
+    found = store.rows("SELECT DISTINCT router, target FROM router_series ORDER BY ALL")
+    if not found:
+        return None
+    names, targets = (sorted({row[at] for row in found if row[at]}) for at in (0, 1))
+    to = f", which sends to {', '.join(targets[:8])}{' and more' if len(targets) > 8 else ''}" if targets else ""
+    return (
+        f"only a router was found ({', '.join(names)}){to}: it tells its own queue and where prefixes lie, no link of an engine; "
+        "give the engines' /metrics (together with the router's, both are read)"
+    )
+
+
 def notes(store: Store, start: float | None, end: float | None) -> list[str]:
     """One note a router and topic; none where no router was collected."""
     if not store.rows("SELECT 1 FROM router_series LIMIT 1"):

@@ -1,6 +1,8 @@
 """Routers in front of engines: what they say is told beside an attribution, and they are never taken for an engine."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -125,3 +127,12 @@ def test_a_restarted_router_counts_from_zero(store: Store, tmp_path: Path):
     (tmp_path / "m.jsonl").write_text("".join(lines))
     load(store, [tmp_path / "m.jsonl"])
     assert "(mean of 100)" in routers.notes(store, None, None)[0]  # 50 before the restart, 50 after it
+
+
+@pytest.mark.parametrize("verb", ["analyze", "doctor"])
+def test_a_router_alone_asks_for_the_metrics_of_its_engines(verb):
+    command = [sys.executable, "-m", "app", verb, str(GOOD / "router-production-stack.txt")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "only a router was found (production-stack), which sends to http://10.0.0.1:8000, http://10.0.0.2:8000" in done.stderr
+    assert "give the engines' /metrics" in done.stderr
