@@ -90,14 +90,8 @@ def window_of(store: Store, start: float | None = None, end: float | None = None
         if engines is None or pair[1] in engines or f"{pair[0]}/{pair[1]}" in engines
     )
     found = tuple(_with_clients(store, bounds, engine, alone=_alone(pairs, (engine.instance, engine.engine))) for engine in found)
-    restarts = int(
-        sum(
-            row[0]
-            for row in store.rows(
-                "SELECT sum(restarted::INT) FROM epoch WHERE ts > $low AND ts <= $high GROUP BY instance", bounds
-            )
-        )
-    )
+    again = interval["restarted"].astype(bool) if len(interval["ts"]) else np.zeros(0, bool)
+    restarts = len(set(zip(interval["instance"][again], interval["ts"][again], strict=True)))  # one of a server, not of each engine
     return Window(
         *_span(interval, stat, scrape, found, start, end), engines=found, restarts=restarts + _log_restarts(store, bounds)
     )
@@ -217,11 +211,11 @@ def _last_gauges(store: Store, instance: str | None, engine: str, end: float) ->
     """The gauges at the last scrape up to `end`, which are all that a single text without a time says."""
     found = store.rows(
         "SELECT q.quantity, CASE q.quantity WHEN 'kv_usage_ratio' THEN max(s.value) ELSE sum(s.value) END "
-        "FROM (SELECT series_id, max(value) AS value FROM every_sample WHERE ts = "
-        "(SELECT max(ts) FROM epoch WHERE instance IS NOT DISTINCT FROM $instance AND ts <= $end) GROUP BY series_id) AS s "
+        "FROM (SELECT series_id, max(value) AS value FROM every_sample WHERE ts > $low AND ts = "
+        "(SELECT max(ts) FROM epoch WHERE instance IS NOT DISTINCT FROM $instance AND ts <= $high) GROUP BY series_id) AS s "
         "JOIN quantity_series AS q USING (series_id) "
         "WHERE q.kind = 'gauge' AND q.instance IS NOT DISTINCT FROM $instance AND q.engine = $engine GROUP BY q.quantity",
-        {"instance": instance, "engine": engine, "end": end},
+        {"instance": instance, "engine": engine, "low": end - LOOK_BACK_S, "high": end},
     )
     return dict(found)
 

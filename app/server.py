@@ -23,6 +23,7 @@ from starlette.middleware import Middleware
 from streamlit.starlette import App
 from streamlit.web import bootstrap
 
+from app import kept
 from app.access import COOKIE, Guard, Login, is_loopback
 from app.ingest import load
 from app.live.collect import Collection
@@ -146,11 +147,12 @@ def application(
     login = login or Login(token=token)
     bootstrap.load_config_options({**OPTIONS, "server.address": host, "server.baseUrlPath": base.strip("/")})
     shared.hold(store)
+    kept.attach(store)
     return App(
         str(files("app.ui").joinpath("main.py")),
         routes=[*routes(store, going or Collection(), guarded=login.asks, base=base), *index.routes(base)],
         middleware=[Middleware(Guard, login=login, local=is_loopback(host), base=base)],
-        lifespan=_lifespan(store, background, ready),
+        lifespan=_lifespan(store, (*background, kept.keeping), ready),
     )
 
 

@@ -6,12 +6,14 @@ One process holds the file (DuckDB locks it against every other, even to read), 
 import logging
 import math
 import os
+import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Self
@@ -85,6 +87,8 @@ class Store:
         self.read_only = False
         self.notice: str | None = None  # what befell the store before it was opened
         self.queries, self.query_s = 0, 0.0  # asked so far
+        self.changes = 0  # statements that may have changed the store
+        self.kept: Callable[[float, float], str | None] | None = None  # where rows of a span lie that app/kept computed before
         self._full: tuple[float, str | None] = (-math.inf, None)
         self.segments = path.with_suffix(".segments").absolute() if path else None  # closed days, and what is on its way there
         try:
@@ -176,7 +180,14 @@ class Store:
         """Return the thread's own cursor: DuckDB 2 refuses a connection that two threads use at once."""
         if not hasattr(self._local, "cursor"):
             self._local.cursor = self._db.cursor()
+        if getattr(self._local, "elsewhere", False):  # not right after the query: that would drop its result
+            self._local.cursor.execute("RESET search_path")
+            self._local.elsewhere = False
         return self._local.cursor
+
+    def own_cursor(self) -> Any:
+        """Return a cursor beside those of the threads, for whoever sees to it that no two use it at once."""
+        return self._db.cursor()
 
     def close(self) -> None:
         """Write what is pending and release the file."""
@@ -253,26 +264,33 @@ class Store:
         with self.lock:
             cursor = self.cursor()
             cursor.execute("BEGIN")
+            self._local.inside = True
             try:
                 yield
             except BaseException:
                 self._series = None  # numbers handed out inside are gone with the rows
                 cursor.execute("ROLLBACK")
                 raise
+            finally:
+                self._local.inside = False
             try:
                 cursor.execute("COMMIT")
             except BaseException:  # a full disk: DuckDB has taken all of it back
                 self._series = None
                 raise
+            finally:
+                self.changes += 1
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """What is read inside is the store at one instant, whatever others write meanwhile."""
         cursor = self.cursor()
         cursor.execute("BEGIN")
+        self._local.inside = True
         try:
             yield
         finally:
+            self._local.inside = False
             cursor.execute("ROLLBACK")
 
     def add(self, batch: Batch, **constant: Any) -> None:
@@ -296,6 +314,7 @@ class Store:
         cursor.register("incoming", rows)
         cursor.execute(f"INSERT INTO {name} ({into}) SELECT {taken} FROM incoming", fixed)
         cursor.unregister("incoming")
+        self.changes += 1
 
     def series_ids(self, columns: Mapping[str, Sequence[Any]]) -> list[int]:
         """Numbers of series (columns instance, name, engine, model_name, labels), new ones entered."""
@@ -327,6 +346,7 @@ class Store:
     def execute(self, statement: str, params: Sequence[Any] | None = None) -> None:
         """Run a statement that returns nothing."""
         self.cursor().execute(statement, params or [])
+        self.changes += 1
 
     def create(self, name: str, statement: str, params: Mapping[str, Any] | None = None) -> None:
         """Keep the rows of a query as a temporary table of this thread."""
@@ -338,6 +358,9 @@ class Store:
 
         `before`: also the rows just before, which a span's first interval begins with.
         """
+        if self.kept and self.kept(low, high):  # read as fast from there
+            yield
+            return
         # a temporary table comes before a view of the same name, also inside of other views
         where = "ts <= $high AND $low IS NOT NULL" if before else "ts > $low AND ts <= $high"
         held = f"CREATE OR REPLACE TEMP TABLE {view} AS SELECT * FROM main.{view} WHERE {where}"
@@ -363,40 +386,56 @@ class Store:
         return self._query(statement, params).df()
 
     def _query(self, statement: str, params: Sequence[Any] | Mapping[str, Any] | None) -> Any:
-        """Run a query. One with parameters `low` and `high` (epoch seconds) sees samples of that span, and of just before it."""
-        span = (-math.inf, math.inf)
+        """Run a query. One with parameters `low` and `high` (epoch seconds) sees samples of that span, and of just before it.
+
+        Where rows of intervals or buckets of the span are kept, it reads these.
+        """
+        span, place = (-math.inf, math.inf), None
         if (
             isinstance(params, Mapping)
             and isinstance(params.get("low"), int | float)
             and isinstance(params.get("high"), int | float)
         ):
-            span = self._since(params["low"], params["high"]), params["high"]
+            low, high = params["low"], params["high"]
+            if self.kept and not getattr(self._local, "inside", False) and _reads_kept(statement):
+                place = self.kept(low, high)
+            span = self.since(low, high), high
         cursor, began = self.cursor(), time.perf_counter()
         if getattr(self._local, "span", (-math.inf, math.inf)) != span:
             for name, bound in zip(("from_ts", "to_ts"), span, strict=True):
                 cursor.execute(f"SET VARIABLE {name} = ?::DOUBLE", [bound])
             self._local.span = span
+        if place:
+            cursor.execute(f"SET search_path = '{place}'")
+            self._local.elsewhere = True
         found = cursor.execute(statement, params or [])
         self.queries += 1  # without a lock: one that is missed is no harm
         self.query_s += time.perf_counter() - began
         return found
 
-    def _since(self, low: float, high: float) -> float:
+    def since(self, low: float, high: float, cursor: Any = None) -> float:
         """Where samples of a span begin: at the last scrape before it of each server that was scraped in it, and a margin."""
         if low == -math.inf:
             return low
-        found = self.cursor().execute(
+        cursor = cursor or self.cursor()
+        found = cursor.execute(
             "SELECT instance, max(ts) FILTER (ts <= $low) FROM scrape WHERE ok AND ts > $near AND ts <= $high "
             "GROUP BY instance HAVING max(ts) > $low",
             {"low": low, "near": low - NEAR_S, "high": high},
         ).fetchall()  # fmt: skip
         first = min((row[1] for row in found if row[1] is not None), default=low)
         if far := [row[0] for row in found if row[1] is None]:
-            last = self.cursor().execute(
+            last = cursor.execute(
                 "SELECT max(ts) FROM scrape WHERE ok AND ts <= ? AND list_contains(?, instance) GROUP BY instance", [low, far]
             ).fetchall()  # fmt: skip
             first = min([first, *(row[0] for row in last)])
         return float(first) - LOOKBACK_S
+
+
+@cache
+def _reads_kept(statement: str) -> bool:
+    """Whether a query reads rows that are kept, and only those of a span."""
+    return bool(re.search(r"(FROM|JOIN) (interval_row|bucket|bucket_sum)\b", re.sub(r"--.*", "", statement)))
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:

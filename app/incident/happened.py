@@ -96,7 +96,7 @@ def _restarts(store: Store, judged: Attribution) -> list[tuple[str, float]]:
         return []
     chosen = sorted({e.instance for e in judged.engines})
     found = store.rows(
-        "SELECT coalesce(instance, ''), ts FROM epoch WHERE restarted AND timed AND ts >= $low AND ts <= $high "
+        "SELECT DISTINCT coalesce(instance, ''), ts FROM interval_row WHERE restarted AND timed AND ts > $low AND ts <= $high "
         "AND list_contains($chosen, coalesce(instance, '')) ORDER BY ts",
         {"low": judged.start, "high": judged.end, "chosen": chosen},
     )

@@ -2,9 +2,11 @@
 -- their quantiles averaged.
 WITH counted AS (
   SELECT family, le, sum(n) AS n
-  FROM bucket
-  WHERE ts > $low AND ts <= $high AND list_contains($engines, coalesce(instance, '') || '/' || engine)
-    AND family IN ('vllm:time_to_first_token_seconds', 'vllm:inter_token_latency_seconds', 'vllm:time_per_output_token_seconds', 'vllm:e2e_request_latency_seconds')
+  FROM bucket_sum(
+    ['vllm:time_to_first_token_seconds', 'vllm:inter_token_latency_seconds', 'vllm:time_per_output_token_seconds', 'vllm:e2e_request_latency_seconds'],
+    $low, $high
+  )
+  WHERE list_contains($engines, coalesce(instance, '') || '/' || engine)
   GROUP BY family, le
 ), summed AS (
   SELECT family, le,

@@ -7,7 +7,10 @@ WITH chosen AS (
 ), scale AS (
   SELECT min(ts) AS first_ts, greatest((max(ts) - min(ts)) / $slices, 1e-3) AS step FROM chosen
 ), banded AS (
-  SELECT le, row_number() OVER (ORDER BY le) - 1 AS band, coalesce(lag(le) OVER (ORDER BY le), 0) AS low_s FROM (SELECT DISTINCT le FROM chosen)
+  SELECT le, row_number() OVER (ORDER BY le) - 1 AS band, coalesce(lag(le) OVER (ORDER BY le), 0) AS low_s
+  FROM (
+    SELECT DISTINCT le FROM bucket_sum([$family], $low, $high) WHERE list_contains($engines, coalesce(instance, '') || '/' || engine)
+  )
 )
 SELECT
   first_ts + step * (least(floor((ts - first_ts) / step), $slices - 1) + 0.5) AS ts,

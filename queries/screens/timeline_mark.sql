@@ -3,9 +3,10 @@
 WITH stood AS (
   SELECT instance, ts - dt_s AS ts, coalesce(step_n = 0 AND running > 0 AND running_before > 0 AND NOT restarted, false) AS still,
     lag(coalesce(step_n = 0 AND running > 0 AND running_before > 0 AND NOT restarted, false)) OVER (PARTITION BY instance, engine ORDER BY ts) AS before
-  FROM interval_row WHERE timed
+  FROM interval_row WHERE timed AND ts > $low AND ts <= $high
 ), happened AS (
-  SELECT instance, ts, 'restart' AS kind, NULL AS fields, NULL AS file, NULL::BIGINT AS line FROM epoch WHERE restarted AND timed
+  SELECT DISTINCT instance, ts, 'restart' AS kind, NULL AS fields, NULL AS file, NULL::BIGINT AS line
+  FROM interval_row WHERE restarted AND timed AND ts > $low AND ts <= $high
   UNION ALL
   SELECT instance, ts, 'standstill', NULL, NULL, NULL FROM stood WHERE still AND NOT coalesce(before, false)
   UNION ALL

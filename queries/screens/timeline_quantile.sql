@@ -1,19 +1,20 @@
 -- One row: a slice of time with the bucket that holds the 95th percentile of TTFT and of ITL in it. Engines' buckets are added,
 -- never their quantiles averaged. Parameters: $low, $high (epoch seconds), $engines, $points.
-WITH chosen AS (
-  SELECT ts, CASE family WHEN 'vllm:time_to_first_token_seconds' THEN 'ttft' ELSE 'itl' END AS target, le, sum(n) AS n
+WITH chosen AS MATERIALIZED (
+  SELECT ts, family, le, low_le, n
   FROM bucket
   WHERE ts > $low AND ts <= $high AND list_contains($engines, coalesce(instance, '') || '/' || engine)
     AND family IN ('vllm:time_to_first_token_seconds', 'vllm:inter_token_latency_seconds', 'vllm:time_per_output_token_seconds')
-  GROUP BY ALL
 ), scale AS (
   SELECT min(ts) AS first_ts, greatest((max(ts) - min(ts)) / $points, 1e-3) AS step FROM chosen
 ), sliced AS (
-  SELECT target, floor((ts - first_ts) / step) AS slice, le, sum(n) AS n, max(ts) AS ts FROM chosen, scale GROUP BY target, slice, le
+  SELECT CASE family WHEN 'vllm:time_to_first_token_seconds' THEN 'ttft' ELSE 'itl' END AS target,
+    floor((ts - first_ts) / step) AS slice, le, min(low_le) AS low, sum(n) AS n, max(ts) AS ts
+  FROM chosen, scale GROUP BY ALL
 ), summed AS (
-  SELECT target, slice, le, max(ts) OVER (PARTITION BY slice) AS ts,
-    coalesce(lag(le) OVER w, 0) AS low, sum(n) OVER w AS upto, sum(n) OVER (PARTITION BY target, slice) AS total
-  FROM sliced WINDOW w AS (PARTITION BY target, slice ORDER BY le)
+  SELECT target, slice, le, low, max(ts) OVER (PARTITION BY slice) AS ts,
+    sum(n) OVER (PARTITION BY target, slice ORDER BY le) AS upto, sum(n) OVER (PARTITION BY target, slice) AS total
+  FROM sliced
 ), found AS (
   SELECT target, slice, any_value(ts) AS ts, arg_min(low, le) AS low_s, min(le) AS high_s
   FROM summed WHERE total > 0 AND upto >= 0.95 * total GROUP BY target, slice

@@ -38,7 +38,10 @@ WITH counted AS (
     sum(increase) FILTER (quantity = 'nixl_bytes') AS nixl_bytes,
     sum(increase) FILTER (quantity = 'offload_load_s') AS offload_load_s,
     sum(increase) FILTER (quantity = 'offload_load_bytes') AS offload_load_bytes,
-    sum(increase) FILTER (quantity = 'offload_load_n') AS offload_load_n
+    sum(increase) FILTER (quantity = 'offload_load_n') AS offload_load_n,
+    sum(increase) FILTER (quantity = 'block_lifetime_s') AS block_lifetime_s,
+    sum(increase) FILTER (quantity = 'block_idle_s') AS block_idle_s,
+    sum(increase) FILTER (quantity = 'block_reuse_gap_s') AS block_reuse_gap_s
   FROM delta WHERE engine <> '' GROUP BY ALL
 ), whole AS (
   SELECT instance, ts,
@@ -130,6 +133,9 @@ SELECT
   c.offload_load_s,
   c.offload_load_bytes,
   c.offload_load_n,
+  c.block_lifetime_s,
+  c.block_idle_s,
+  c.block_reuse_gap_s,
   w.http_s,  -- of the whole instance
   w.http_n,
   w.process_cpu_s

@@ -38,6 +38,7 @@ MAY_IMPORT: Final = {
     "app.store": ("queries", "analyzers.model", "app.arrow", "duckdb", "numpy", "pyarrow"),
     "app.arrow": ("numpy", "pyarrow"),
     "app.retention": ("app.store",),
+    "app.kept": ("app.store",),
     "app.backup": ("app.store",),
     "app.operating": ANY,
     "app.access": ("starlette",),

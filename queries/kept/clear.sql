@@ -1,0 +1,13 @@
+-- Takes out what is kept of the parts of the temporary table `stale`.
+DELETE FROM kept_rows.interval_row
+WHERE ts > getvariable('low_ts') AND ts <= getvariable('high_ts') AND (instance, ceil(ts / 60)::BIGINT - 1) IN (SELECT instance, part FROM temp.stale);
+
+DELETE FROM kept_rows.bucket_count
+WHERE ts > getvariable('low_ts') AND ts <= getvariable('high_ts') AND (histogram_id, ceil(ts / 60)::BIGINT - 1) IN (
+  SELECT h.histogram_id, s.part FROM temp.stale AS s JOIN kept_rows.histogram AS h USING (instance)
+);
+
+DELETE FROM kept_rows.shown
+WHERE (histogram_id, part) IN (SELECT h.histogram_id, s.part FROM temp.stale AS s JOIN kept_rows.histogram AS h USING (instance));
+
+DELETE FROM kept_rows.part WHERE (instance, part) IN (SELECT instance, part FROM temp.stale);
