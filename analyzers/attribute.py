@@ -341,16 +341,21 @@ def _runner_up(target: Target, links: Mapping[str, Link], first: tuple[str, floa
     return second.link if near or overlap else None
 
 
-def under_load(target: Target | None, slo: Mapping[str, float] | None, baseline: Attribution | None) -> Target | None:
-    """A healthy target whose SLO is missed, or that its baseline beats, is limited by its largest load."""
+def under_load(
+    target: Target | None, slo: Mapping[str, float] | None, baseline: Attribution | None, missed: str | None = None
+) -> Target | None:
+    """A healthy target whose SLO is missed, or that its baseline beats, is limited by its largest load.
+
+    `slo` are seconds that the mean is not to exceed; `missed` names objectives that are known to be missed by their own share.
+    """
     if target is None or target.verdict != "healthy" or not target.measured_s or not target.load:
         return target
     limit = (slo or {}).get(target.name)
     before = baseline.targets.get(target.name) if baseline else None
-    why = None
-    if limit is not None and target.measured_s > limit:
+    why = f"the objective {missed} is missed" if missed else None
+    if why is None and limit is not None and target.measured_s > limit:
         why = f"the SLO of {limit:.4g} s is missed"
-    elif before is not None and before.measured_s and target.measured_s > (1 + LIMITS) * before.measured_s:
+    elif why is None and before is not None and before.measured_s and target.measured_s > (1 + LIMITS) * before.measured_s:
         why = f"the baseline of {before.measured_s:.4g} s is exceeded"
     seconds = target.part(target.load).seconds or 0.0
     if why is None or seconds <= LIMITS * target.measured_s:

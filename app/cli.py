@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 
 NOTHING_USABLE = 2
+SHOWN = "prefill_backlog"  # the incident that the demo opens
 
 
 class Format(StrEnum):
@@ -564,10 +565,11 @@ def demo(
         path = Path(folder) / "demo.duckdb"
         with _open(path) as opened:
             found = sorted(p for p in incidents.iterdir() if p.is_dir() and not p.name.startswith("_"))
+            found.sort(key=lambda p: p.name == SHOWN)  # last: without its address the newest is shown
             for incident in found:
                 typer.echo(f"loading {incident.name}", err=True)
                 _load(opened, [incident], None)
-        _serve(path, "127.0.0.1", port, Login(), no_browser, output, bundle="prefill_backlog")
+        _serve(path, "127.0.0.1", port, Login(), no_browser, output, bundle=SHOWN)
 
 
 def _serve(

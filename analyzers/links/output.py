@@ -29,7 +29,8 @@ def row(books: Books) -> Row:
     seconds = books.stages[Stage.OUTPUT] - NOMINAL_OUTPUT_S
     tokens = books.output_tokens
     per = 1e6 * books.stages[Stage.OUTPUT] / tokens if tokens > 0 else 0.0
-    fact = f"{0.0 if abs(per) < 0.5 else per:.0f} µs a token" if tokens > 0 else "output tokens not counted"
+    fact = f"{per:.0f} µs a token" if round(per) > 0 else "below what the clocks resolve"
+    fact = fact if tokens > 0 else "output tokens not counted"
     cores = api_server.cpu_cores(books.engine)
     return Row(
         cells={Stage.OUTPUT: max(0.0, seconds)},

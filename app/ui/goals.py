@@ -2,42 +2,28 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import streamlit as st
 
 from analyzers.slo import Slo
 from app.alerts.definitions import decoded, encoded
-from app.alerts.measure import events, scope
 from app.store import Store
-from app.ui.limits import all_of
-from app.ui.session import View
+from app.ui.limits import Goal, all_of, goal
 from app.ui.words import percent, plain
+
+if TYPE_CHECKING:
+    from app.ui.session import View  # which asks for the goals, too
 
 MS: Final = {"itl", "tpot"}
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """An objective over the window: good events of all, 0-1 (None: not measured, `missing` says why)."""
-
-    slo: Slo
-    good_ratio: float | None
-    missing: str = ""
-
-    @property
-    def met(self) -> bool | None:
-        """Whether enough events were good; None: not measured."""
-        return None if self.good_ratio is None else self.good_ratio >= self.slo.objective
-
-    def says(self) -> str:
-        """One line for a card."""
-        what = limit(self.slo)
-        if self.good_ratio is None:
-            return f"? target {what}: {self.missing or 'not measured'}"
-        return f"{'✓' if self.met else '✕'} target {what}: {percent(self.good_ratio, 3)} meet it"
+def says(one: Goal) -> str:
+    """One line for a card."""
+    what = limit(one.slo)
+    if one.good_ratio is None:
+        return f"? target {what}: {one.missing or 'not measured'}"
+    return f"{'✓' if one.met else '✕'} target {what}: {percent(one.good_ratio, 3)} meet it"
 
 
 def limit(slo: Slo) -> str:
@@ -50,19 +36,19 @@ def limit(slo: Slo) -> str:
     return f"{'TTFT ' if beside else ''}{plain(scale * slo.threshold_s)} {unit}{beside} {share}"
 
 
-def goals(view: View) -> list[Goal]:
+def goals(view: "View") -> list[Goal]:
     """Every objective with how many events of the window met it."""
-    names = json.dumps([name.replace("None/", "/") for name in view.chosen])
-    return [_goal(view.mark, encoded(slo), view.low, view.high, names, view.store) for slo in all_of(view.store)]
+    return measured(view.store, view.mark, view.chosen, view.low, view.high)
+
+
+def measured(store: Store, mark: str, engines: Sequence[str], low: float, high: float) -> list[Goal]:
+    """Every objective over a window of engines, kept while the store stays as it is."""
+    names = json.dumps([name.replace("None/", "/") for name in engines])
+    return [_goal(mark, encoded(slo), low, high, names, store) for slo in all_of(store)]
 
 
 def _goal_now(mark: str, slo: str, low: float, high: float, names: str, _store: Store) -> Goal:  # noqa: ARG001 key
-    found = decoded(slo)
-    seen = events(_store, found, scope(_store, found, json.loads(names)), low, high)
-    total = float(np.sum(seen.total))
-    if seen.missing or not total:
-        return Goal(found, None, seen.missing or "no event in this window")
-    return Goal(found, 1.0 - float(np.sum(seen.bad)) / total)
+    return goal(_store, decoded(slo), json.loads(names), low, high)
 
 
 _goal: Callable[..., Goal] = st.cache_data(max_entries=128, show_spinner=False)(_goal_now)
@@ -79,4 +65,4 @@ def by_kind(found: Sequence[Goal]) -> Mapping[str, list[Goal]]:
 def note(found: Sequence[Goal], kind: str) -> list[str]:
     """The lines of a card about the objectives of a kind."""
     head = {"itl": "ITL ", "queue": "queue ", "goodput": "goodput "}.get(kind, "")
-    return [one.says().replace("target ", f"{head}target ") for one in found]
+    return [says(one).replace("target ", f"{head}target ") for one in found]

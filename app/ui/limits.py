@@ -1,28 +1,47 @@
-"""What the objectives ask of the judgement: the strictest limit of each target."""
+"""What the objectives ask of the judgement: which targets miss theirs, each by its own share of requests, not by a mean."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from analyzers.slo import EXPLAINED_BY, Slo
 from app.alerts import history, loop
-from app.alerts.measure import scope
+from app.alerts.measure import events, scope
 from app.store import Store
 
 
-def limits(store: Store, engines: Sequence[str]) -> dict[str, float]:
-    """The strictest threshold of each target over these engines, in seconds."""
-    found: dict[str, float] = {}
-    for slo in all_of(store):
-        if not scope(store, slo, engines).engines:
-            continue
-        pairs = (
-            [("ttft", slo.threshold_s), ("tpot", slo.tpot_s)]
-            if slo.kind == "goodput"
-            else [(EXPLAINED_BY.get(slo.kind, ""), slo.threshold_s)]
-        )
-        for target, seconds in pairs:
-            if target and seconds is not None and slo.kind != "queue":
-                found[target] = min(seconds, found.get(target, seconds))
-    return found
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """An objective over a window: good events of all, 0-1 (None: not measured, `missing` says why)."""
+
+    slo: Slo
+    good_ratio: float | None
+    missing: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether enough events were good; None: not measured."""
+        return None if self.good_ratio is None else self.good_ratio >= self.slo.objective
+
+
+def goal(store: Store, slo: Slo, engines: Sequence[str], low: float, high: float) -> Goal:
+    """How many events of a window met an objective."""
+    seen = events(store, slo, scope(store, slo, engines), low, high)
+    total = float(np.sum(seen.total))
+    if seen.missing or not total:
+        return Goal(slo, None, seen.missing or "no event in this window")
+    return Goal(slo, 1.0 - float(np.sum(seen.bad)) / total)
+
+
+def missed(found: Sequence[Goal]) -> Mapping[str, str]:
+    """The targets whose objective was missed, with its name. Goodput does not say which of its two targets it was: left out."""
+    names: dict[str, list[str]] = {}
+    for one in found:
+        target = EXPLAINED_BY.get(one.slo.kind)
+        if one.met is False and target and one.slo.kind != "queue":
+            names.setdefault(target, []).append(f"{one.slo.name!r}")
+    return {target: " and ".join(each) for target, each in names.items()}
 
 
 def all_of(store: Store) -> tuple[Slo, ...]:

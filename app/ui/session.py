@@ -15,20 +15,22 @@ from urllib.parse import urlencode
 import numpy as np
 import streamlit as st
 
+from analyzers.attribute import under_load
 from analyzers.model import TARGETS, Attribution, Columns, Target
 from app.access import who_of
 from app.pipeline import attribution_for
 from app.seat import seated
 from app.store import Store, sql
 from app.ui import shared
-from app.ui.limits import limits
+from app.ui.goals import measured
+from app.ui.limits import missed
 from app.ui.words import write_in
 
 _PICK: Final = "pick"
 LIVE: Final = "live"  # the bundle of everything that is scraped while the server runs
 FEW: Final = 5  # finished requests from which a window can be compared with
 LAST_S: Final = 3600.0
-# mark of the store, start, end, engines, limits (JSON), baseline window
+# mark of the store, start, end, engines, objectives missed (JSON), baseline window
 Asked = tuple[str, float, float, tuple[str, ...], str, tuple[float, ...]]
 ALERT: Final = "report-alert"  # in the session: the alert that the Reports page reports, where it is not the window
 EVERYTHING: Final = "*"  # all recordings together, as one fleet
@@ -256,7 +258,7 @@ def _judged(
         asked = pick.base_start, pick.base_end
         base = _judge((now, *asked, names, "{}", ()), held, None)
         base = base if base.finished >= FEW else None
-    limit = json.dumps(limits(held, [name.replace("None/", "/") for name in names]))
+    limit = json.dumps(missed(measured(held, now, names, *span)))
     return _judge((now, *span, names, limit, asked if base else ()), held, base), base
 
 
@@ -287,7 +289,9 @@ def mark() -> str:
 def _judge_now(asked: Asked, _store: Store, _base: Attribution | None) -> Attribution:
     _, low, high, names, limit, _ = asked
     start, end = None if math.isinf(low) else low, None if math.isinf(high) else high
-    return attribution_for(_store, start, end, list(names), slo=json.loads(limit) or None, baseline=_base)
+    found, late = attribution_for(_store, start, end, list(names), baseline=_base), json.loads(limit)
+    targets = {name: under_load(target, None, _base, late.get(name)) for name, target in found.targets.items()}
+    return replace(found, targets=targets)
 
 
 def _rows_now(mark: str, name: str, params: str, _store: Store) -> list[dict[str, Any]]:
