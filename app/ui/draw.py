@@ -275,7 +275,7 @@ def small(
 
 def brushed(figure: go.Figure, key: str, words: str) -> None:
     """Draw a figure on which a drag sets the window of all pages."""
-    st.plotly_chart(figure, key=key, on_select=lambda: _brush(key), selection_mode="box", config=dict(plots.CONFIG), alt=words)
+    st.plotly_chart(plots.light(figure), key=key, on_select=lambda: _brush(key), selection_mode="box", config=dict(plots.CONFIG), alt=words)
     plots.download(figure, key, words)
 
 

@@ -18,6 +18,7 @@ from app.store import sql
 from app.ui.draw import Line, Panel
 
 SLICES: Final = 700  # of a trace: each gives its least and its most
+MOST_SLICES: Final = 6000  # of a page: many engines have fewer each
 MOST_ENGINES: Final = 6
 STROKES: Final = (
     *(("#868d97", None), ("#5b7fa6", "dash"), ("#a58a6f", "dot")),
@@ -55,7 +56,8 @@ def evidence(link: str) -> Evidence:
 def panels(found: Evidence, engines: Sequence[tuple[str, Columns]]) -> tuple[dict[str, Array], list[Panel]]:
     """Columns and panels, one panel a column of the query, one line an engine."""
     columns: dict[str, Array] = {}
-    seen = [reduced(one) for _, one in engines]
+    slices = min(SLICES, max(50, MOST_SLICES // max(1, len(engines) * len(found.columns))))
+    seen = [reduced(one, slices) for _, one in engines]
     ts = np.concatenate([one["ts"] for one in seen]) if seen else np.zeros(0)
     columns["ts"] = np.array([ts.min(), ts.max()]) if len(ts) else ts
     columns["timed"] = columns["ts"] > 1e8

@@ -40,7 +40,7 @@ def missed(found: Sequence[Goal]) -> Mapping[str, str]:
     for one in found:
         target = EXPLAINED_BY.get(one.slo.kind)
         if one.met is False and target and one.slo.kind != "queue":
-            names.setdefault(target, []).append(f"{one.slo.name!r}")
+            names.setdefault(target, []).append(one.slo.name)
     return {target: " and ".join(each) for target, each in names.items()}
 
 

@@ -80,8 +80,17 @@ def _finish(figure: go.Figure, across: str, up: str, top: float | None, height: 
 
 def show(figure: go.Figure, key: str, words: str) -> None:
     """Draw a figure with its CSV; `words` say what it shows to who cannot see it."""
-    st.plotly_chart(figure, key=key, config=dict(CONFIG), alt=words)
+    st.plotly_chart(light(figure), key=key, config=dict(CONFIG), alt=words)
     download(figure, key, words)
+
+
+def light(figure: go.Figure) -> go.Figure:
+    """A figure as it is sent: instants as milliseconds, a third as long as their text."""
+    found = go.Figure(figure)
+    for trace in found.data:
+        if trace.x is not None and np.asarray(trace.x).dtype.kind == "M":
+            trace.x = np.asarray(trace.x).astype("datetime64[us]").astype(np.int64) / 1000.0
+    return found
 
 
 def download(figure: go.Figure, key: str, words: str) -> None:
