@@ -118,7 +118,7 @@ def panels(
         figure.update_layout(
             {
                 axis.replace("y", "yaxis"): {
-                    "domain": [bottom + 0.02 * room, bottom + 0.74 * room],
+                    "domain": [bottom + 0.02 * room, bottom + room - 0.26 / whole],  # the caption is as high where nothing is
                     "anchor": "x",
                     "fixedrange": True,
                     "zeroline": False,

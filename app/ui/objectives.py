@@ -210,7 +210,7 @@ def history(alerts: Sequence[Alert]) -> Html:
         ("lasted", "num"),
         ("burn", "num"),
         ("diagnosis", ""),
-        ("", ""),
+        ("window", ""),
     )
     rows = []
     for alert in alerts:

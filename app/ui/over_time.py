@@ -129,7 +129,7 @@ def against(view: View, now: Attribution, before: Attribution) -> Html:
     new, old = now.targets[name], before.targets[name]
     if new is None or old is None or new.measured_s is None or old.measured_s is None:
         return join([div("wl-title", title), tag("p", "No request seconds on one of the two sides.", look="wl-soft")])
-    heads = (("", ""), (f"baseline, {unit(name)}", "num"), ("here", "num"), ("difference", "num"))
+    heads = (("seconds of", ""), (f"baseline, {unit(name)}", "num"), ("here", "num"), ("difference", "num"))
     rows = _differences(view, new, old)
     said = _changed((view.mark, view.low, view.high, view.chosen), (view.pick.base_start, view.pick.base_end), view)
     other = tag("ul", *(tag("li", line) for line in said), look="wl-notes") if said else tag("p", "Arrivals, lengths, hits, preemptions and requests in flight differ by less than half.", look="wl-soft")  # fmt: skip

@@ -94,7 +94,7 @@ def card(case: Case, found: Hypothesis, at: int, objective: str) -> Html:
     effort = EFFORT[module_of(found.name).EFFORT]
     left = div(
         "wl-hypothesis-what",
-        tag("h3", tag("span", f"{at}", look="wl-rank"), arrow(found.change)),
+        tag("h2", tag("span", f"{at}", look="wl-rank"), arrow(found.change)),
         tag("p", *([join(flags, " ")] if flags else ["not a flag of the server"]), tag("span", f" · {effort}", look="wl-soft")),
         tag("p", flagged(titled(found.claim))),
     )

@@ -152,7 +152,7 @@ def _state(target: Target, part: Part) -> list[str]:
 def cells(judged: Attribution, target: Target, part: Part) -> Html:
     """The link's cells in the chosen target, its part of every target, and of every engine."""
     places = places_of(target.name, target.measured_s or 0.0)
-    heads = (("stage", ""), (f"measured, {unit(target.name)}", "num"), ("of it this link", "num"), ("", ""))
+    heads = (("stage", ""), (f"measured, {unit(target.name)}", "num"), ("of it this link", "num"), ("share", ""))
     rows = [_cell(target, part, stage, places) for stage in TARGETS[target.name]]
     per_token = " of one output token" if target.name == "tpot" else " of one request"
     found = [div("wl-title", f"Its cells: seconds{per_token} by stage, {LABELS[target.name]}"), table(heads, rows)]
@@ -171,7 +171,7 @@ def _cell(target: Target, part: Part, stage: Stage, places: int) -> Html:
 
 
 def _targets(judged: Attribution, name: str) -> Html:
-    heads = (("target", ""), ("measured", "num"), ("part", "num"), ("range", "num"), ("saves if fixed first", "num"), ("", ""))
+    heads = (("target", ""), ("measured", "num"), ("part", "num"), ("range", "num"), ("saves if fixed first", "num"), ("state", ""))
     rows = []
     for target in judged.targets.values():
         if target is None or not target.parts:
@@ -186,7 +186,7 @@ def _targets(judged: Attribution, name: str) -> Html:
 
 
 def _engines(judged: Attribution, name: str, named: str) -> Html:
-    heads = (("engine", ""), ("requests", "num"), ("part", "num"), ("fact", ""), ("", ""))
+    heads = (("engine", ""), ("requests", "num"), ("part", "num"), ("fact", ""), ("state", ""))
     found = [(one, one.targets[name]) for one in judged.engines]
     found.sort(key=lambda pair: -((pair[1].part(named).seconds or 0.0) if pair[1].parts else 0.0))
     rows = []

@@ -1,7 +1,7 @@
 """Overview: which link limits latency, by how much, how sure that is, and what to try next."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import pandas as pd
@@ -17,12 +17,13 @@ from app.ui.markup import Html, bold, div, join, link, tag
 from app.ui.onset import sentence
 from app.ui.session import View
 from app.ui.verdict import MODULES, answer, engine_rows, first_measure, notes, server
-from app.ui.words import LABELS, TITLES, clock, count, flagged, places_of, remedies, unit
+from app.ui.words import LABELS, TITLES, clock, count, flagged, places_of, plural, remedies, unit
 
 TITLE: Final = "Overview"
 FEW: Final = 6  # engines up to which the fleet table shows all rows
 SHOWN: Final = 3  # predicted changes
 SLICES: Final = 500  # of the small chart
+TRIED: Final = 3  # things to try; the link's page has all
 GAP: Final = "margin-top:.9rem"
 QUEUE: Final = (
     draw.Line("running", "running", draw.COLOURS["grey"]),
@@ -62,7 +63,7 @@ def page(view: View) -> None:
             queue(view)
         with st.container(key="card-try"):
             place = st.container(key="predicted")
-            draw.html(next_steps(target))
+            draw.html(next_steps(target, view.link))
     with place:  # last: a replay takes longer than the rest of the page
         predicted(view, target)
 
@@ -142,7 +143,7 @@ def _peak(columns: Mapping[str, Any]) -> str:
     return f"at most {count(most)} waiting{when}"
 
 
-def next_steps(target: Target) -> Html:
+def next_steps(target: Target, address: Callable[[str], str]) -> Html:
     """What to measure first where the data do not decide, and what to try for the link that limits."""
     found: list[Html] = []
     first = first_measure(target) if target.verdict == "undetermined" else []
@@ -154,10 +155,12 @@ def next_steps(target: Target) -> Html:
         head = "Try next, each with what it costs next door"
         if not target.limiting:
             head = f"{TITLES[named]}: what would make it less, and what that costs next door"
+        pairs = remedies(MODULES[named].__doc__)
         tried = [
-            tag("div", bold(flagged(what)), ": " if cost else "", tag("span", flagged(cost)))
-            for what, cost in remedies(MODULES[named].__doc__)
+            tag("div", bold(flagged(what)), ": " if cost else "", tag("span", flagged(cost))) for what, cost in pairs[:TRIED]
         ]
+        if len(pairs) > TRIED:
+            tried.append(tag("div", link(address(named), f"{plural(len(pairs) - TRIED, 'more way')} on its page")))
         found.append(div("wl-title", head, id_=None if first else "try", style=GAP if first else None))
         found.append(div("wl-try", *tried))
     return join(found) or div("wl-title", "Nothing to try: no link was named.")
