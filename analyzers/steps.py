@@ -525,7 +525,7 @@ def fit(engine: Engine, windows: Rows | None = None) -> StepModel:
         residual_ratio=float(np.median(np.abs(residual)) / max(float(np.median(y)), 1e-12)),
         condition=condition,
         source=windows.source,
-        refused=f"step costs cannot be told apart (condition number {condition:.0f} above {MAX_CONDITION:.0f}); give iteration lines (--enable-logging-iteration-details)"
+        refused=f"step costs cannot be told apart (condition number {min(condition, 1e6):.0f}{' or more' if condition > 1e6 else ''} above {MAX_CONDITION:.0f}); give iteration lines (--enable-logging-iteration-details)"
         if condition > MAX_CONDITION
         else None,
         notes=()

@@ -156,7 +156,7 @@ def shown(values: Any, line: Line) -> bool:
 def _caption(figure: go.Figure, panel: Panel, lines: Sequence[Line], axis: str) -> None:
     """Title and key of a panel, above its left end."""
     key = (
-        "&nbsp;&nbsp; ".join(f"<span style='color:{line.colour}'>■</span> {line.name}" for line in lines if line.name)
+        "&nbsp;&nbsp; ".join(f"<span style='color:{line.colour}'>{'▨' if line.hatched else '■'}</span> {line.name}" for line in lines if line.name)
         if sum(bool(line.name) for line in lines) > 1
         else ""
     )

@@ -16,6 +16,7 @@ import numpy as np
 from analyzers.model import Array, Columns
 from app.store import sql
 from app.ui.draw import Line, Panel
+from app.ui.markup import Html, div, tag
 
 SLICES: Final = 700  # of a trace: each gives its least and its most
 MOST_SLICES: Final = 6000  # of a page: many engines have fewer each
@@ -24,6 +25,7 @@ STROKES: Final = (
     *(("#868d97", None), ("#5b7fa6", "dash"), ("#a58a6f", "dot")),
     *(("#5e666f", "dashdot"), ("#7fa6c9", "longdash"), ("#b0b5bc", "longdashdot")),
 )  # grey and dull: stage colours belong to stages, and a stroke stands beside each
+BORDERS: Final = {None: "solid", "dash": "dashed", "longdash": "dashed", "dot": "dotted", "dashdot": "double", "longdashdot": "double"}
 UNITS: Final[tuple[tuple[str, str, float, float | None], ...]] = (  # suffix, unit, factor, fixed top
     ("_ratio", " %", 100.0, 104.0),
     ("tokens_per_s", " tok/s", 1.0, None),
@@ -68,13 +70,20 @@ def panels(found: Evidence, engines: Sequence[tuple[str, Columns]]) -> tuple[dic
         for at, ((engine, _), one) in enumerate(zip(engines, seen, strict=True)):
             colour, dash = STROKES[at % len(STROKES)]
             columns[f"ts@{at}"], columns[f"{name}@{at}"] = one["ts"], one[name]
-            label = engine if len(engines) > 1 else ""
-            named = label if not chosen else ""  # one key for all panels
-            lines.append(Line(f"{name}@{at}", named, colour, said=label or "here", dash=dash, at=f"ts@{at}"))
+            said = engine if len(engines) > 1 else "here"  # the key stands above all panels
+            lines.append(Line(f"{name}@{at}", "", colour, said=said, dash=dash, at=f"ts@{at}"))
         words = re.sub(r"^seconds\b", "time", re.sub(r",? at its end", "", says))
         words = words[:1].upper() + words[1:]
         chosen.append(Panel(f"{words},{unit}" if unit else words, tuple(lines), unit, factor, top, _nothing(name)))
     return columns, chosen
+
+
+def keys(engines: Sequence[str]) -> Html | None:
+    """The key of the strokes; none for one engine."""
+    if len(engines) < 2:
+        return None
+    strokes = [f"height:0;background:none;border-radius:0;border-top:3px {BORDERS[dash]} {colour}" for colour, dash in STROKES]
+    return div("wl-keys", *(tag("span", tag("i", style=strokes[at % len(strokes)]), one) for at, one in enumerate(engines)))
 
 
 def _unit(name: str) -> tuple[str, float, float | None]:

@@ -10,7 +10,7 @@ from app import doctor
 from app.ui import decisions, draw, session
 from app.ui.markup import Html, div, join, row, table, tag
 from app.ui.session import View
-from app.ui.words import DASH, THIN, clock, count, flagged, length, plural, size, span, titled
+from app.ui.words import DASH, THIN, TITLES, clock, count, flagged, length, plural, size, span
 
 MOST_FILES: Final = 200
 MOST_LINES: Final = 30
@@ -125,7 +125,7 @@ def report_of(report: doctor.Report) -> Html:
         for one in report.signals
     ]  # fmt: skip
     links = [
-        row((join([tag("span", HOW[one.how], look="wl-mark"), titled(one.link)]), one.how, ", ".join(one.lacks) or DASH))
+        row((join([tag("span", HOW[one.how], look="wl-mark"), TITLES.get(one.link, one.link)]), one.how, ", ".join(one.lacks) or DASH))
         for one in report.links
     ]
     return join([table(heads, signals), table((("link", ""), ("judged", ""), ("better with", "")), links)])

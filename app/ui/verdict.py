@@ -1,7 +1,7 @@
 """The answer in words: one sentence as the headline, one paragraph of what it is a part of and what it was judged from."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Final
 
@@ -195,6 +195,11 @@ def notes(attribution: Attribution, target: Target) -> list[Html]:
     if target.limiting:
         found += [_sentence(f"{TITLES[target.limiting]}: {line}") for line in target.part(target.limiting).conditions]
     found += [_sentence(line) for line in attribution.notes]
+    return together(found)
+
+
+def together(found: Iterable[Html]) -> list[Html]:
+    """Lines that differ in their numbers only are one line each: the first, and how many are like it."""
     alike: dict[str, list[Html]] = {}
     for line in dict.fromkeys(found):
         alike.setdefault(re.sub(r"[\d.,]+", "#", line), []).append(line)

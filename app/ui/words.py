@@ -186,8 +186,8 @@ def size(n: float) -> str:
 
 
 def flagged(text: str) -> Html:
-    """Text with command line flags, and what stands between backticks, set as code."""
-    pieces = re.split(r"((?<![\w-])--[a-z][a-z0-9-]+(?: N\b)?|`[^`]+`)", text)
+    """Text with command line flags (with their JSON), and what stands between backticks, set as code."""
+    pieces = re.split(r"((?<![\w-])--[a-z][a-z0-9-]+(?: N\b| '\{[^']*\}')?|`[^`]+`)", text)
     return join(tag("code", piece.strip("`")) if at % 2 else piece for at, piece in enumerate(pieces))
 
 

@@ -9,10 +9,10 @@ from analyzers.links import CHAIN, SECTIONS, sections
 from analyzers.model import TARGETS, Attribution, Hypothesis, Part, Stage, Target
 from app.ui import decisions, draw, raw
 from app.ui.chain import mark
-from app.ui.evidence import MOST_ENGINES, evidence, panels
-from app.ui.markup import Html, bold, div, join, link, row, table, tag
+from app.ui.evidence import MOST_ENGINES, evidence, keys, panels
+from app.ui.markup import Html, bold, div, esc, join, link, row, table, tag
 from app.ui.session import View
-from app.ui.verdict import MODULES
+from app.ui.verdict import MODULES, together
 from app.ui.words import (
     DASH,
     LABELS,
@@ -208,7 +208,7 @@ def said(part: Part | None, target: Target | None) -> Html:
     none = tag("p", "No sign of it in this window.", look="wl-soft")
     found: list[Html] = [
         div("wl-title", "What shows it"),
-        tag("ul", *(tag("li", titled(line)) for line in evident), look="wl-notes") if evident else none,
+        tag("ul", *(tag("li", line) for line in together(esc(titled(line)) for line in evident)), look="wl-notes") if evident else none,
     ]
     if conditions or settle:
         lines = [
@@ -216,7 +216,7 @@ def said(part: Part | None, target: Target | None) -> Html:
             *(join(["To settle it: ", flagged(one.measure)]) for one in settle),
         ]
         found += [div("wl-title", "What that rests on, and what would settle more", style="margin-top:.7rem")]
-        found += [tag("ul", *(tag("li", line) for line in dict.fromkeys(lines)), look="wl-notes")]
+        found += [tag("ul", *(tag("li", line) for line in together(lines)), look="wl-notes")]
     return join(found)
 
 
@@ -273,7 +273,7 @@ def _evidence(view: View, name: str) -> None:
         more = (
             f" · the {MOST_ENGINES} of {len(view.chosen)} engines that hold most of it" if len(view.chosen) > MOST_ENGINES else ""
         )
-        draw.html(div("wl-title", f"Evidence over time{more} · drag to set the window"))
+        draw.html(join([div("wl-title", f"Evidence over time{more} · drag to set the window"), keys(chosen)]))
         if not len(columns["ts"]):
             kinds = ", ".join(found.kinds)
             draw.html(
