@@ -115,6 +115,7 @@ class _Kept:
         for name in SHADOWS:  # a temporary table comes before a view of the same name, also inside of other views
             where = " WHERE ts >= getvariable('from_ts') AND ts <= getvariable('to_ts')" if name == "scrape" else ""
             run(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM main.{name}{where}")
+        run(sql("kept", "last"))
         run(sql("kept", "fill"))
         for name in (*SHADOWS, "stale", "grown", "shape"):
             run(f"DROP TABLE temp.{name}")

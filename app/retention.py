@@ -114,10 +114,10 @@ def keeping(policy: Policy) -> Callable[[Store, threading.Event], None]:
 
 
 def bytes_of(store: Store) -> int:
-    """What the store takes on disk: the database, its log and the closed days."""
+    """What the store takes on disk: the database, its log, the closed days and the rows that are kept of all."""
     if store.path is None or store.segments is None:
         return 0
-    places = [store.path, Path(f"{store.path}.wal"), *_files(store)]
+    places = [store.path, Path(f"{store.path}.wal"), *_files(store), *(store.segments / "kept").glob("*")]
     return sum(place.stat().st_size for place in places if place.exists())
 
 

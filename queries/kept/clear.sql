@@ -1,4 +1,4 @@
--- Takes out what is kept of the parts of the temporary table `stale`.
+-- One row (of the temporary table `stale`): a part of which nothing is kept any more.
 DELETE FROM kept_rows.interval_row
 WHERE ts > getvariable('low_ts') AND ts <= getvariable('high_ts') AND (instance, ceil(ts / 60)::BIGINT - 1) IN (SELECT instance, part FROM temp.stale);
 

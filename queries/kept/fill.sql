@@ -1,5 +1,5 @@
--- Computes the parts of the temporary table `stale` and keeps them. The temporary tables of samples, scrapes, names and epochs that
--- lie before the views of these names hold just what is needed.
+-- One row (of the temporary table `stale`): a part that is computed by the views, and kept. The temporary tables of samples, scrapes,
+-- names and epochs that lie before the views of these names hold just what is needed.
 INSERT INTO kept_rows.interval_row
 SELECT i.* FROM main.interval_row AS i
 WHERE i.ts > getvariable('low_ts') AND i.ts <= getvariable('high_ts') AND (i.instance, ceil(i.ts / 60)::BIGINT - 1) IN (SELECT instance, part FROM temp.stale);
