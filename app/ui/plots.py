@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
+from streamlit.elements import plotly_chart as charts
 
 CONFIG: Final[Mapping[str, Any]] = {
     "displayModeBar": "hover",
@@ -20,6 +21,20 @@ CONFIG: Final[Mapping[str, Any]] = {
     "toImageButtonOptions": {"format": "png", "scale": 2},
 }
 _FORMULA: Final = re.compile(r"^[=+\-@\t\r]")
+
+_identity: Final = charts.compute_and_register_element_id
+
+
+def _keyed(kind: str, **given: Any) -> str:
+    """The identity of a chart: its key alone.
+
+    Streamlit counts the numbers in, too, so that each look of a live page would take the chart away and draw another one.
+    """
+    found: str = _identity(kind, **{**given, "key_as_main_identity": given["user_key"] is not None})
+    return found
+
+
+charts.compute_and_register_element_id = _keyed
 
 
 def curves(
