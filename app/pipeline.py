@@ -59,7 +59,14 @@ def window_of(store: Store, start: float | None = None, end: float | None = None
     `engines` keeps only these labels ("1") or pairs ("host:port/1").
     """
     low, high = -math.inf if start is None else start, math.inf if end is None else end
-    bounds = {"low": low, "high": high}
+    with store.held("epoch", low, high, before=True):
+        return _window_of(store, start, end, engines, {"low": low, "high": high})
+
+
+def _window_of(
+    store: Store, start: float | None, end: float | None, engines: Sequence[str] | None, bounds: Mapping[str, float]
+) -> Window:
+    high = bounds["high"]
     interval = store.columns("SELECT * FROM interval_row WHERE ts > $low AND ts <= $high ORDER BY instance, engine, ts", bounds)
     span = "(ts IS NULL OR (ts >= $low AND ts <= $high))"
     stat = store.columns(f"SELECT * FROM stat_row WHERE {span} ORDER BY instance, engine, ts, line", bounds)
@@ -108,11 +115,15 @@ def attribution_for(
     baseline: Attribution | None = None,
 ) -> Attribution:
     """The attribution of what the store holds in a window; options as `attribute` has them."""
-    found = attribute(window_of(store, start, end, engines), with_twin=with_twin, slo=slo, baseline=baseline)
-    low, high = -math.inf if found.start is None else found.start, math.inf if found.end is None else found.end
-    return replace(
-        found, notes=(*found.notes, *notes(store), *routers.notes(store, start, end), *retention.notes(store, low, high))
-    )
+    window = window_of(store, start, end, engines)
+    found = attribute(window, with_twin=with_twin, slo=slo, baseline=baseline)
+    return replace(found, notes=(*found.notes, *attribution_notes(store, window, start, end)))
+
+
+def attribution_notes(store: Store, window: Window, start: float | None = None, end: float | None = None) -> list[str]:
+    """What the store says about a judgement: clocks that were aligned, routers, days that are not whole any more."""
+    low, high = -math.inf if window.start is None else window.start, math.inf if window.end is None else window.end
+    return [*notes(store), *routers.notes(store, start, end), *retention.notes(store, low, high)]
 
 
 def _pairs(store: Store, bounds: Mapping[str, float], *tables: Columns) -> list[tuple[str | None, str]]:
@@ -468,4 +479,4 @@ def _log_restarts(store: Store, bounds: Mapping[str, float]) -> int:
     return int(found[0][0])
 
 
-__all__ = ["Level", "attribution_for", "facts_of", "window_of"]
+__all__ = ["Level", "attribution_for", "attribution_notes", "facts_of", "window_of"]

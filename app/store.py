@@ -356,18 +356,22 @@ class Store:
     def held(self, view: str, low: float, high: float, *, before: bool = False) -> Iterator[None]:
         """Hold the rows of a view with ts in (low, high] while many queries of this thread read it: computed once.
 
-        `before`: also the rows just before, which a span's first interval begins with.
+        `before`: also the rows just before, which a span's first interval begins with. Where the thread holds it already, that
+        stays: an inner span lies in the outer one.
         """
-        if self.kept and self.kept(low, high):  # read as fast from there
+        holding: set[str] = self._local.__dict__.setdefault("holding", set())
+        if view in holding or (self.kept and self.kept(low, high)):  # what is kept is read as fast from there
             yield
             return
         # a temporary table comes before a view of the same name, also inside of other views
         where = "ts <= $high AND $low IS NOT NULL" if before else "ts > $low AND ts <= $high"
         held = f"CREATE OR REPLACE TEMP TABLE {view} AS SELECT * FROM main.{view} WHERE {where}"
         self._query(held, {"low": low, "high": high})
+        holding.add(view)
         try:
             yield
         finally:
+            holding.discard(view)
             self.cursor().execute(f"DROP TABLE temp.{view}")
 
     # -- out --------------------------------------------------------------------------------------------------------

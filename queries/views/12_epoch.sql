@@ -7,12 +7,21 @@ WITH once AS (
   SELECT instance, ts, max(duration_s) AS duration_s, bool_and(timed) AS timed
   FROM scrape WHERE ok GROUP BY instance, ts
   QUALIFY bool_and(timed) OR NOT bool_or(bool_and(timed)) OVER (PARTITION BY instance)
+), covered AS (
+  -- servers that say at each of these scrapes when they started: whether a counter fell does not matter then
+  SELECT o.instance
+  FROM once AS o LEFT JOIN (
+    SELECT DISTINCT q.instance, m.ts FROM every_sample AS m JOIN quantity_series AS q USING (series_id) WHERE q.quantity = 'process_start_ts'
+  ) AS s ON s.instance = o.instance AND s.ts = o.ts
+  WHERE o.instance IS NOT NULL
+  GROUP BY o.instance HAVING count(s.ts) = count(*)
 ), stepped AS (
   SELECT q.instance, q.quantity, q.kind, m.ts, m.value,
     lag(m.value) OVER (PARTITION BY m.series_id, q.quantity ORDER BY m.ts) AS before
   FROM every_sample AS m
   JOIN quantity_series AS q USING (series_id)
   JOIN once AS o ON o.instance = q.instance AND o.ts = m.ts
+  WHERE q.quantity = 'process_start_ts' OR (q.kind = 'counter' AND q.instance NOT IN (SELECT instance FROM covered))
 ), fallen AS (
   SELECT instance, ts,
     bool_or(quantity = 'process_start_ts') AS has_start,

@@ -12,15 +12,16 @@ WITH chosen AS (
   SELECT series_id, ts, max(value) AS value FROM every_sample
   WHERE series_id IN (SELECT series_id FROM chosen) AND ts <= high GROUP BY ALL
 ), stepped AS (
-  SELECT c.instance, c.engine, c.family, c.le, p.ts, p.value, e.prev_ts, e.epoch,
+  SELECT p.series_id, p.ts, p.value, e.prev_ts, e.epoch,
     lag(p.value) OVER w AS before, lag(e.epoch) OVER w AS before_epoch
   FROM point AS p JOIN chosen AS c USING (series_id) JOIN epoch AS e ON e.instance = c.instance AND e.ts = p.ts
   WINDOW w AS (PARTITION BY p.series_id ORDER BY p.ts)
+), risen AS (
+  SELECT series_id,
+    sum(CASE WHEN before IS NULL OR before_epoch <> epoch OR value < before THEN value ELSE value - before END) AS increase
+  FROM stepped WHERE prev_ts IS NOT NULL AND ts > low GROUP BY series_id
 ), grown AS (
-  SELECT instance, engine, family, le,
-    sum(CASE WHEN before IS NULL OR before_epoch <> epoch OR value < before THEN value ELSE value - before END) AS cumulative
-  FROM stepped WHERE prev_ts IS NOT NULL AND ts > low
-  GROUP BY ALL
+  SELECT instance, engine, family, le, sum(increase) AS cumulative FROM risen JOIN chosen USING (series_id) GROUP BY ALL
 )
 SELECT
   instance, engine,
