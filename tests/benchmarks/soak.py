@@ -103,6 +103,12 @@ def follow(port: int, seen: list[tuple[float, str, float]], faults: list[str], s
                 held = Session(port)
 
 
+def restarting(fleet: Fleet, began: float, stop: threading.Event) -> None:
+    """The engines come and go, also while a page is drawn."""
+    while not stop.wait(0.5):
+        fleet.look(time.monotonic() - began)
+
+
 def ask(url: str, body: bytes | None = None) -> tuple[float, str]:
     began = time.monotonic()
     with urllib.request.urlopen(urllib.request.Request(url, body, {"X-Weaklink": "soak"}), timeout=300) as answer:
@@ -203,9 +209,10 @@ def main() -> None:
                 break
         began = time.monotonic()
         threading.Thread(target=follow, args=(port, seen, faults, stop), daemon=True).start()
-        at, said = 0, ""
+        coming = threading.Thread(target=restarting, args=(fleet, began, stop))
+        coming.start()
+        at, said, spent = 0, "", 0.0
         while time.monotonic() < began + 60 * given.minutes and serving.poll() is None:
-            fleet.look(time.monotonic() - began)
             page = PAGES[at % len(PAGES)].__name__.rpartition(".")[2]
             took, size, upload = float("nan"), 0, float("nan")
             try:
@@ -221,18 +228,16 @@ def main() -> None:
                 faults.append(f"{page}: {type(error).__name__}: {error}")
                 at += 1
                 continue
-            now = (time.monotonic() - began) / 60
+            now, before, spent = (time.monotonic() - began) / 60, spent, values(text, "process_cpu_seconds_total")[0]
             memory.append((now, values(text, "process_resident_memory_bytes")[0] / 1e6))
             print(f"{now:6.1f} min {memory[-1][1]:6.0f} MB ({sum(values(text, 'weaklink_database_memory_bytes')) / 1e6:5.0f} of the database), "
-                  f"{100 * values(text, 'process_cpu_seconds_total')[0] / (60 * now):3.0f} % of a core, lag {max(values(text, 'weaklink_lag_seconds'), default=float('nan')):4.1f} s, "
+                  f"{spent - before:5.1f} s of CPU since the look before, {100 * spent / (60 * now):3.0f} % of a core in all, lag {max(values(text, 'weaklink_lag_seconds'), default=float('nan')):4.1f} s, "
                   f"{sum(values(text, 'weaklink_scrapes_total')):7.0f} scrapes, dropped {sum(values(text, 'weaklink_dropped_total')):.0f}, skipped {sum(values(text, 'weaklink_skipped_total')):.0f}, "
                   f"{page} {took:.2f} s {size / 1e3:.0f} kB, upload {upload:.2f} s, metrics {own:.2f} s, {len(receiver.got())} notified, {len(faults)} faults", flush=True)  # fmt: skip
             at += 1
-            end = time.monotonic() + LOOK_S
-            while time.monotonic() < end:
-                fleet.look(time.monotonic() - began)
-                time.sleep(0.5)
+            time.sleep(LOOK_S)
         stop.set()
+        coming.join()
         fleet.end()
         time.sleep(3)  # what was answered last is on its way
         if serving.poll() is None:
