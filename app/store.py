@@ -10,6 +10,7 @@ import re
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -45,6 +46,7 @@ LOOKBACK_S: Final = 300.0  # before the scrape that a span begins with: a series
 NEAR_S: Final = 3600.0  # where that scrape is looked for first
 
 
+CLOSING_S: Final = 10.0  # that queries have to end in, once they are broken off
 STAGING: Final = "staging"  # below the segments: what a backup is made of
 DatabaseError: Final = duckdb.Error  # what a query raises
 LOG: Final = logging.getLogger("weaklink.store")
@@ -89,6 +91,8 @@ class Store:
         self.queries, self.query_s = 0, 0.0  # asked so far
         self.changes = 0  # statements that may have changed the store
         self.kept: Callable[[float, float], str | None] | None = None  # where rows of a span lie that app/kept computed before
+        self.closing = False
+        self._cursors: weakref.WeakSet[Any] = weakref.WeakSet()  # of all threads
         self._full: tuple[float, str | None] = (-math.inf, None)
         self.segments = path.with_suffix(".segments").absolute() if path else None  # closed days, and what is on its way there
         try:
@@ -178,8 +182,11 @@ class Store:
 
     def cursor(self) -> Any:
         """Return the thread's own cursor: DuckDB 2 refuses a connection that two threads use at once."""
+        if self.closing:
+            raise StoreError(f"{self.path}: is being closed")
         if not hasattr(self._local, "cursor"):
             self._local.cursor = self._db.cursor()
+            self._cursors.add(self._local.cursor)
         if getattr(self._local, "elsewhere", False):  # not right after the query: that would drop its result
             self._local.cursor.execute("RESET search_path")
             self._local.elsewhere = False
@@ -187,14 +194,30 @@ class Store:
 
     def own_cursor(self) -> Any:
         """Return a cursor beside those of the threads, for whoever sees to it that no two use it at once."""
-        return self._db.cursor()
+        if self.closing:
+            raise StoreError(f"{self.path}: is being closed")
+        found = self._db.cursor()
+        self._cursors.add(found)
+        return found
 
     def close(self) -> None:
-        """Write what is pending and release the file."""
+        """Write what is pending and release the file. Queries that other threads are in (a page is drawn) are broken off."""
+        self.closing = True
         if self.path is not None and not self.read_only:
             with suppress(duckdb.Error):  # a full disk: the next opening says that nobody closed it
                 self._db.execute("UPDATE alive SET ended = true, ts = ?", [time.time()])
-        self._db.close()
+        end = time.monotonic() + CLOSING_S
+        while True:
+            for cursor in list(self._cursors):
+                cursor.interrupt()
+            try:
+                self._db.close()
+            except duckdb.ResourceInUseException:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
 
     def __enter__(self) -> Self:
         return self

@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from analyzers.model import Batch
 from app import store as module
-from app.store import Store, StoreError, sql, sql_names
+from app.store import DatabaseError, Store, StoreError, sql, sql_names
 
 SCHEMA: Final = "".join(sql("schema", name) for name in sql_names("schema"))
 
@@ -520,3 +521,27 @@ def test_every_view_can_be_read_from_an_empty_store():
     with Store() as store:
         for (name,) in store.rows("SELECT view_name FROM duckdb_views() WHERE NOT internal"):
             assert isinstance(store.rows(f"SELECT * FROM {name}"), list)
+
+
+def test_a_store_closes_in_order_while_somebody_reads(tmp_path: Path):
+    path, ended, asked = tmp_path / "a.duckdb", [], threading.Event()
+
+    def page() -> None:
+        asked.set()
+        try:
+            store.rows("SELECT count(*) FROM range(1000000) AS a, range(1000000) AS b WHERE a.range * b.range % 7 = 3")
+        except DatabaseError as error:
+            ended.append(error)
+
+    store = Store(path)
+    reading = threading.Thread(target=page)
+    reading.start()
+    asked.wait()
+    time.sleep(0.3)  # it is in the query
+    store.close()
+    reading.join(10)
+    assert len(ended) == 1
+    with pytest.raises(StoreError, match="is being closed"):
+        store.cursor()
+    with Store(path) as again:
+        assert again.notice is None
