@@ -33,12 +33,30 @@ def attribute(
     `with_twin` also replays each engine: what-ifs, joint fixes, and parts closer to the truth; it is not needed to name the link. A load link limits a
     target only while its SLO (`slo`, seconds by target) is missed or the `baseline` is exceeded.
     """
-    roles = combine.roles(window.engines)
+    return fleet(window, results_of(window, with_twin=with_twin, slo=slo, baseline=baseline), slo=slo, baseline=baseline)
+
+
+def results_of(
+    window: Window, *, with_twin: bool = False, slo: Mapping[str, float] | None = None, baseline: Attribution | None = None
+) -> tuple[EngineResult, ...]:
+    """Each engine of a window judged alone; options as `attribute` has them."""
     nominal_s = _nominal_frontend_s(baseline)
-    results = tuple(
-        _engine(engine, role, with_twin=with_twin, slo=slo, nominal_s=nominal_s, summed=combine.summed(engine, window.engines))
-        for engine, role in zip(window.engines, roles, strict=True)
+    return tuple(
+        _engine(engine, "both", with_twin=with_twin, slo=slo, nominal_s=nominal_s, summed=combine.summed(engine, window.engines))
+        for engine in window.engines
     )
+
+
+def fleet(
+    window: Window,
+    alone: Sequence[EngineResult],
+    *,
+    slo: Mapping[str, float] | None = None,
+    baseline: Attribution | None = None,
+) -> Attribution:
+    """Engines that were judged alone, combined. The engines of the window may be what `combine.lean` leaves of them."""
+    roles = combine.roles(window.engines)
+    results = tuple(replace(result, role=role) for result, role in zip(alone, roles, strict=True))
     # a request of a prefill and a decode server finishes on both
     last = [e for e, role in zip(window.engines, roles, strict=True) if role != "prefill" or "decode" not in roles]
     finished = int(sum(e.total.get("e2e_n", 0.0) for e in last))

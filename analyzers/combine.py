@@ -13,6 +13,27 @@ ONE_TOKEN: Final = 1.02  # output tokens a request up to which a server only pre
 ALL_EXTERNAL: Final = 0.9  # share of prompt tokens from elsewhere from which a server only decodes
 
 
+def lean(engine: Engine) -> Engine:
+    """What `attribute.fleet` needs of an engine that was judged: no rows, but for what its clients measured."""
+    took = engine.scrape.get("ok", np.zeros(0, bool)).astype(bool)
+    seen = np.flatnonzero(took)
+    holes = int((~took)[seen[0] : seen[-1]].sum()) if len(seen) else 0
+    clients = {name: engine.request[name] for name in ("client_ttft_s", "client_e2e_s") if name in engine.request}
+    return replace(
+        engine,
+        interval={
+            "running": engine.interval.get("running", np.zeros(0))[-1:],
+            "running_before": engine.interval.get("running_before", np.zeros(0))[:1],
+        },
+        scrape={"ok": np.array([True, *[False] * holes, True])} if len(seen) else {},
+        stat={name: values[-1:] for name, values in engine.stat.items() if name == "waiting"},
+        step={},
+        request=clients,
+        bucket={},
+        event=tuple(event for event in engine.event if event.kind == "aborted"),
+    )
+
+
 def roles(engines: Sequence[Engine]) -> list[str]:
     """Role of each engine, from the data: prefill (requests end after a token), decode (prompts come from elsewhere), both."""
     found = []

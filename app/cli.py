@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 import tempfile
 import time
@@ -185,6 +186,14 @@ def analyze(
         Path | None,
         typer.Option(help="A bundle of the same service when it was well: load limits where it is exceeded.", show_default=False),
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Read and judge every bundle of PATH (a folder here, or s3://bucket/folder/) as a Ray task: auto, HOST:PORT, ray://HOST:PORT, or local.",
+            show_default=False,
+        ),
+    ] = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Name the limiting link of recordings (needs no database), or of the store where no PATH is given.
@@ -200,14 +209,19 @@ def analyze(
     low, high = _instant(start), _instant(end)
     if low is not None and high is not None and low >= high:
         _fail(f"--from {start} is not before --to {end}", 1)
-    with _open(None if paths and store is None else store or default_store()) as opened:
-        results = _load(opened, paths, instance) if paths else []
-        _clear_progress()
-        attribution = attribution_for(
-            opened, low, high, engine, with_twin=what_if, slo=_limits(slo), baseline=_baseline(baseline)
-        )
-        files = [_file(r) for r in results] if paths else _stored_files(opened)
-        router = None if attribution.engines else routers.alone(opened)
+    options = {"with_twin": what_if, "slo": _limits(slo), "baseline": _baseline(baseline)}
+    if ray is not None:
+        if not paths or len(paths) > 1 or store is not None:
+            _fail("--ray: expected one PATH, the folder of the bundles, and no --store", 1)
+        attribution, results = _on_ray(ray, paths[0], instance, start=low, end=high, engines=engine and tuple(engine), **options)
+        files, router = [_file(r) for r in results], None
+    else:
+        with _open(None if paths and store is None else store or default_store()) as opened:
+            results = _load(opened, paths, instance) if paths else []
+            _clear_progress()
+            attribution = attribution_for(opened, low, high, engine, **options)
+            files = [_file(r) for r in results] if paths else _stored_files(opened)
+            router = None if attribution.engines else routers.alone(opened)
     incident = Incident(version("weaklink"), tuple(files), attribution)
     typer.echo(
         json_report.render(incident) if output is Format.JSON else text_report.render(incident, target.value if target else None),
@@ -226,6 +240,21 @@ def analyze(
         if router:
             _fail(f"{where}: {router}")
         _fail(f"nothing usable in {where}: expected /metrics texts of vLLM, a vLLM server log, spans or request lines")
+
+
+def _on_ray(address: str, where: Path, instances: list[str] | None, **asked: Any) -> tuple[Any, list[Any]]:
+    from app.shards import Asked, ShardError, judged, on_ray, shards_of
+
+    given = Asked(**asked, instances=_named(instances))
+    try:
+        # as a path s3:// has lost a slash, and file:/// two
+        uri = re.sub(r"^file:/(?!/)", "file:///", re.sub(r"^(?!file:)(\w[\w+.-]+):/(?!/)", r"\1://", str(where)))
+        found = shards_of(uri)
+        return judged(found, given, on_ray(address, given, _progress if sys.stderr.isatty() else None))
+    except ShardError as error:
+        _fail(str(error))
+    finally:
+        _clear_progress()
 
 
 def _file(result: Any) -> dict[str, Any]:
