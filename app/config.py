@@ -121,11 +121,12 @@ class KvConfig(_Strict):
 
 
 class DiscoverConfig(_Access):
-    """[[discover]]: servers that come and go: `files` (file_sd), or `dns` and `port`, or `kubernetes`."""
+    """[[discover]]: servers that come and go: `files` (file_sd), or `dns` with a `port` or (SRV records) without, or `kubernetes`."""
 
     files: tuple[str, ...] = Field(default=(), strict=False)
     dns: str | None = None
-    port: int | str | None = None  # of dns a number; of kubernetes its name or number
+    dns_server: str | None = None  # host or host:port that is asked for SRV records; Consul: 127.0.0.1:8600
+    port: int | str | None = None  # of dns a number (none: SRV records); of kubernetes its name or number
     kubernetes: Annotated[str, Field(pattern=r"^[a-z0-9-]+/[a-z0-9-]+$")] | None = None  # namespace/service
     api: Annotated[str, AfterValidator(prometheus.base_url)] = discovery.API
     api_token_file: str = f"{discovery.ACCOUNT}/token"
@@ -140,8 +141,10 @@ class DiscoverConfig(_Access):
     def _one_place(self) -> Self:
         if sum((bool(self.files), self.dns is not None, self.kubernetes is not None)) != 1:
             raise ValueError("expected one of files, dns, kubernetes")
-        if self.dns is not None and not isinstance(self.port, int):
-            raise ValueError("expected port (a number) beside dns")
+        if self.dns is not None and isinstance(self.port, str):
+            raise ValueError("expected port as a number beside dns, or none for SRV records")
+        if self.dns_server is not None and (self.dns is None or self.port is not None):
+            raise ValueError("expected dns_server beside dns without a port")
         return self
 
     def discovery(self) -> discovery.Discovery:
@@ -150,7 +153,7 @@ class DiscoverConfig(_Access):
         if self.files:
             where = discovery.Files(self.files)
         elif self.dns is not None:
-            where = discovery.Dns(self.dns, int(self.port or 0))
+            where = discovery.Dns(self.dns, self.port if isinstance(self.port, int) else None, self.dns_server)
         else:
             namespace, _, service = str(self.kubernetes).partition("/")
             access = Access(bearer_file=self.api_token_file, ca_file=self.api_ca_file if self.api.startswith("https") else None)

@@ -13,7 +13,7 @@ import typer
 import yaml
 
 from app.cli import app
-from app.collectors.discovery import Kubernetes
+from app.collectors.discovery import Dns, Kubernetes
 from app.config import read
 from app.live.collect import Collection
 from app.routes import routes
@@ -29,18 +29,29 @@ def options(verb: str) -> set[str]:
 
 def test_the_example_configuration_is_right_and_has_every_table():
     found = read(DEPLOY / "weaklink.toml")
-    assert len(found.discover) == 3
+    assert len(found.discover) == 4
     assert found.retention.policy().max_bytes == 200e9
     assert {"target", "discover", "retention", "login"} <= set(tomllib.loads((DEPLOY / "weaklink.toml").read_text()))
 
 
-@pytest.mark.parametrize("name", ["weaklink.service", "Containerfile", "kubernetes.yaml"])
+@pytest.mark.parametrize("name", ["weaklink.service", "Containerfile", "kubernetes.yaml", "helm-values.yaml"])
 def test_only_options_that_serve_has(name: str):
     text = (DEPLOY / name).read_text()
     serve = next(line for line in text.splitlines() if "serve" in line and "--store" in line)
     flags = set(re.findall(r"--[a-z-]+", serve))
     assert flags
     assert flags <= options("serve")
+
+
+def test_the_helm_values_configure_and_probe_what_there_is(tmp_path: Path):
+    found = yaml.safe_load((DEPLOY / "helm-values.yaml").read_text())
+    (tmp_path / "weaklink.toml").write_text(found["configMaps"]["config"]["data"]["weaklink.toml"])
+    assert read(tmp_path / "weaklink.toml").discover[0].discovery().where == Dns("vllm-headless.prod.svc.cluster.local", 8000)
+    container = found["controllers"]["main"]["containers"]["main"]
+    with Store() as store:
+        paths = {route.path for route in routes(store, Collection(), guarded=True)}
+    assert {one["spec"]["httpGet"]["path"] for one in container["probes"].values()} <= paths
+    assert found["controllers"]["main"]["replicas"] == 1
 
 
 def documents() -> dict[str, Any]:

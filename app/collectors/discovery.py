@@ -1,7 +1,7 @@
 """Which servers there are: from a file that something else writes, from DNS, or from Kubernetes.
 
 `file`: Prometheus' file_sd, JSON or YAML (extra [discovery]): [{"targets": ["h:8000"], "labels": {"__scheme__": "https"}}].
-`dns`: every address of a name, as a headless service has one for each pod. `kubernetes`: the EndpointSlices of a service, by
+`dns`: every address of a name, as a headless service has one for each pod, or its SRV records. `kubernetes`: the EndpointSlices of a service, by
 the API and the pod's service account. What cannot be asked keeps the servers that were found last.
 
 Source: https://prometheus.io/docs/prometheus/latest/configuration/configuration/#file_sd_config,
@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 import httpx
 
+from app.collectors import srv
 from app.collectors.access import Access, AccessError
 from app.collectors.sources.scrape import Target
 
@@ -45,10 +46,14 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Dns:
-    """Every address of a name."""
+    """Every address of a name; without a port the SRV records of it (_http._tcp.vllm.prod.svc.cluster.local).
+
+    `server` is the name server that is asked for them, as host or host:port; None: those of this machine.
+    """
 
     name: str
-    port: int
+    port: int | None
+    server: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,12 @@ def groups_of(found: Any, name: str) -> Found:
 
 # -- DNS ----------------------------------------------------------------------------------------------------------------------
 async def _from_dns(where: Dns) -> Found:
+    if where.port is None:
+        try:
+            found = await asyncio.to_thread(srv.find, where.name, where.server)
+        except srv.SrvError as error:
+            raise DiscoveryError(str(error)) from error
+        return [(f"{host}:{port}", {}) for host, port in found]
     try:
         async with asyncio.timeout(TIMEOUT_S):
             answers = await asyncio.get_running_loop().getaddrinfo(where.name, where.port, type=socket.SOCK_STREAM)

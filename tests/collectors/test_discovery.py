@@ -218,7 +218,9 @@ def test_it_is_configured():
     for wrong, why in (
         ({}, "expected one of files, dns, kubernetes"),
         ({"files": ["a"], "dns": "b", "port": 1}, "expected one of"),
-        ({"dns": "b"}, "expected port"),
+        ({"dns": "b", "port": "http"}, "expected port"),
+        ({"dns": "b", "port": 1, "dns_server": "c"}, "expected dns_server"),
+        ({"files": ["a"], "dns_server": "c"}, "expected dns_server"),
         ({"kubernetes": "vllm"}, "match pattern"),
     ):
         with pytest.raises(ValueError, match=why):
