@@ -493,3 +493,15 @@ def test_kv_events_count_blocks_stored_again_and_elsewhere():
             "FROM kv_summary ORDER BY engine"
         )
         assert found == [("0", 4, 2, 1, 0, 16), ("1", 2, 2, 0, 1, 16)]
+
+
+def test_what_a_span_reads_does_not_grow_with_the_days_before(views):
+    """Of three days only the scrapes of the span are followed, with the ones just before, which its intervals begin with."""
+    store = views([(at * 600.0, {TOKENS: float(at), RUNNING: 1}) for at in range(3 * 144)])
+    low = NOON + 3 * 86400 - 3600
+    span = {"low": low, "high": math.inf}
+    (count,) = store.rows("SELECT count(*) FROM epoch WHERE $low IS NOT NULL AND $high IS NOT NULL", span)[0]
+    assert count == 6
+    store.execute("INSERT INTO gauge_span SELECT series_id, ts, 600, 1, 1, 1 FROM sample JOIN series USING (series_id) WHERE name = 'vllm:num_requests_running'")  # fmt: skip
+    found = store.rows("SELECT ts, generation_tokens, running_before FROM interval_row WHERE ts > $low AND ts <= $high ORDER BY ts", span)  # fmt: skip
+    assert [(row[0] - low, *row[1:]) for row in found] == [(at * 600.0, 1.0, 1.0) for at in range(1, 6)]

@@ -3,9 +3,11 @@
 CREATE OR REPLACE VIEW epoch AS
 WITH once AS (
   -- the same instant may be recorded twice (a bundle loaded in two forms); texts without a time are out of use where the
-  -- same server has timed scrapes
+  -- same server has timed scrapes. Of a span only its own, as every_sample has it: what a page reads must not grow with the days
   SELECT instance, ts, max(duration_s) AS duration_s, bool_and(timed) AS timed
-  FROM scrape WHERE ok GROUP BY instance, ts
+  FROM scrape
+  WHERE ok AND ts >= coalesce(getvariable('from_ts'), '-infinity'::DOUBLE) AND ts <= coalesce(getvariable('to_ts'), 'infinity'::DOUBLE)
+  GROUP BY instance, ts
   QUALIFY bool_and(timed) OR NOT bool_or(bool_and(timed)) OVER (PARTITION BY instance)
 ), covered AS (
   -- servers that say at each of these scrapes when they started: whether a counter fell does not matter then

@@ -73,7 +73,8 @@ WITH counted AS (
     sum(high) FILTER (quantity = 'waiting') AS waiting_high,
     max(high) FILTER (quantity = 'kv_usage_ratio') AS kv_usage_high_ratio
   FROM gauge_span AS s JOIN quantity_series AS q USING (series_id)
-  WHERE q.engine <> ''
+  WHERE q.engine <> '' AND s.ts >= coalesce(getvariable('from_ts'), '-infinity'::DOUBLE)
+    AND s.ts <= coalesce(getvariable('to_ts'), 'infinity'::DOUBLE)
   GROUP BY ALL
 ), pair AS (
   SELECT DISTINCT instance, engine FROM quantity_series WHERE engine <> ''
