@@ -1,5 +1,6 @@
 """Sources to formats to store: what `load`, `analyze PATH` and an upload do."""
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,6 +33,9 @@ _OVERLAPS: Final = (
 _OWN: Final = "SELECT ts FROM scrape WHERE file_id = $file AND instance = $instance AND ok AND timed ORDER BY ts"
 _OTHERS: Final = "SELECT DISTINCT ts FROM scrape WHERE file_id <> $file AND instance = $instance AND ok AND timed ORDER BY ts"
 UNRECOGNISED: Final = "not recognised; expected one of the formats that `weaklink formats` lists"
+PAGE: Final = "not recognised: an HTML page; a proxy or a login may have answered in place of vLLM's /metrics"
+FOREIGN: Final = "no series of vLLM in it (their names begin with vllm:): these are another program's metrics"
+_HTML: Final = re.compile(rb"\s*(<!doctype html|<html)", re.IGNORECASE)
 NESTED: Final = "not recognised: an archive inside of a bundle is not opened; unpack it, or name it alone"
 
 
@@ -186,7 +190,7 @@ class _Bundle:
             head = member.head()
             module = _format_of(head)
             if module is None:
-                why = "empty" if not head else NESTED if holds_files(head) else UNRECOGNISED
+                why = "empty" if not head else NESTED if holds_files(head) else PAGE if _HTML.match(head) else UNRECOGNISED
                 results.append(FileResult(self.bundle, member.name, None, message=member.problem or why))
                 continue
             ranked.append((self._rank(module.NAME, head), position, member, module))
@@ -302,7 +306,7 @@ class _Bundle:
             lines=facts.get("lines", 0),
             rejected=facts.get("rejected", 0),
             added=True,
-            message=problem or member.problem or (f"{near} {NEAR}" if near else ""),
+            message=problem or member.problem or (f"{near} {NEAR}" if near else FOREIGN if timeless and facts.get("none") else ""),
             reasons=reasons,
         )
 
@@ -373,7 +377,7 @@ class _Bundle:
                 else:
                     rows.add(batch)
             rows.flush()
-            return facts, stream.problem
+            return {**facts, "none": not len(numbers)}, stream.problem
 
     def _shifted(self, ts: Any) -> Any:
         """Texts without a time get their position among the server's texts instead of 0, 1, ..."""

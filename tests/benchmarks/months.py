@@ -56,7 +56,7 @@ def main() -> None:
                 )
                 files.append(file_of(store, LIVE, f"gpu-{at}:8000", "prometheus_text", f"gpu-{at}:8000"))
         level, first = np.zeros((engines, len(series))), np.zeros(len(series))
-        stored = 0
+        stored, seen = 0, []
         for day in range(days):
             for hour in range(24):
                 ts = START + day * DAY_S + hour * 3600 + np.arange(0, 3600, every)
@@ -83,9 +83,13 @@ def main() -> None:
             began = time.process_time()
             window_of(store, end - 3600, end)
             page = time.process_time() - began
+            seen.append((day, page, look))
             memory = int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
             print(f"day {day + 1:3}: {stored / 1e6:7.1f} M samples sent, {bytes_of(store) / 1e6:7.1f} MB, {memory:6.0f} MB of memory, "
                   f"a look {look:5.1f} s, the last hour {page:5.2f} s of CPU", flush=True)  # fmt: skip
+        for word, at in (("judging the last hour", 1), ("a look of the retention", 2)) if days > 3 else ():
+            later = np.array(seen)[days // 2 :]  # the first days are not thinned yet
+            print(f"{word}: {1000 * np.polyfit(later[:, 0], later[:, at], 1)[0]:+.0f} ms of CPU a day, over the second half")
         place = series.index(("vllm:generation_tokens_total", "{}"))
         sent = level[0][place] - first[place]
         kept = store.rows("SELECT sum(generation_tokens) FROM interval_row WHERE instance = 'gpu-0:8000'")[0][0]
