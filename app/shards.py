@@ -215,7 +215,8 @@ def on_ray(address: str, asked: Asked, progress: Callable[[str], None] | None = 
             try:
                 partial = ray.get(ready)
             except ray.exceptions.RayError as error:
-                why = str(getattr(error, "cause", None) or error).strip().splitlines()[-1]
+                cause = getattr(error, "cause", None) or error
+                why = f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}"
                 raise ShardError(f"{', '.join(one.name for one in groups[at])}: could not be judged ({why})") from error
             for number, group in _first(waiting, 1):
                 going[task.remote(group, given)] = number

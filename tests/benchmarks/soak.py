@@ -125,7 +125,7 @@ def sent_states(receiver: Receiver) -> Counter[str]:
     found: Counter[str] = Counter()
     for one in receiver.got():
         body = json.loads(one.body)
-        found[f"{body.get('slo')} {body.get('state')}"] += 1
+        found[f"{body['alert']['slo']} {body['kind']}"] += 1
     return found
 
 
