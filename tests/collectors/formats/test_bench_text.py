@@ -1,6 +1,8 @@
 """The printed result of a benchmark: whole rows, several blocks, blocks that stop, and input of any kind."""
 
+import io
 import json
+import time
 
 import pytest
 from collectors.formats.reading import HEAD, check_manifest, patient, read, refuses, sample, whole
@@ -96,3 +98,12 @@ def test_any_bytes(text):
     read(bench_text, text)
     read(bench_text, b"============ Serving Benchmark Result ============\n" + text)
     bench_text.sniff(text)
+
+
+@pytest.mark.parametrize("line", [b"-" * 50_000 + b"x", b"=" * 50_000, b"- " * 25_000, b"Aa" + b" " * 50_000 + b":"])
+def test_a_long_line_takes_no_time(line: bytes):
+    text = b"============ Serving Benchmark Result ============\n" + line + b"\nSuccessful requests:  3\n"
+    began = time.process_time()
+    assert bench_text.sniff(text[:65536])
+    list(bench_text.read(io.BytesIO(text), 0.0))
+    assert time.process_time() - began < 1.0
