@@ -37,8 +37,8 @@ from streamlit.proto.BackMsg_pb2 import BackMsg  # noqa: E402
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg  # noqa: E402
 
 from app.store import Store  # noqa: E402
-from app.ui.shared import FOLLOW_S  # noqa: E402
 from app.ui.screens import PAGES  # noqa: E402
+from app.ui.shared import FOLLOW_S  # noqa: E402
 
 LOG: Final = ROOT / "sample_data" / "formats" / "vllm_log" / "good" / "case-02.log"
 LOOK_S: Final = 15.0
