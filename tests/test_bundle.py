@@ -507,3 +507,17 @@ def test_random_bytes_are_not_recognised(tmp_path: Path):
         (tmp_path / name).write_bytes(data)
         (result,) = load(Store(), [tmp_path / name])
         assert (result.name, result.format, result.added) == (name, None, False)
+
+
+def test_a_member_whose_name_is_no_utf8_is_said(tmp_path: Path):
+    """The flag says UTF-8, the bytes are none: zipfile raises when it opens the member (found by fuzzing)."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("aé.log", "x\n")  # its name makes zipfile set the flag
+        archive.writestr("b.log", "y\n")
+    data = path.read_bytes()
+    path.write_bytes(data.replace("aé.log".encode(), b"a\xff\xfe.log", 1))  # the local header only
+    with members(path) as found:
+        said = {member.name: member.problem for member in found}
+    assert said["b.log"] is None
+    assert said["aé.log"]

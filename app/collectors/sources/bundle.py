@@ -206,7 +206,7 @@ class _Budget:
                 try:
                     # one piece: read() would lose what it has when the next piece is damaged
                     chunk = cast(Any, source).read1(min(left, _CHUNK) if left > 0 else _CHUNK)
-                except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError, RuntimeError) as error:
+                except (OSError, EOFError, zlib.error, zipfile.BadZipFile, UnicodeError, tarfile.TarError, RuntimeError) as error:
                     problem = f"damaged or cut short in the archive ({error}); what came before was read"
                     break
                 if not chunk:
@@ -234,7 +234,7 @@ def _skipped(name: str) -> bool:
 def _from_zip(path: Path, folder: Path) -> Iterator[Member]:
     try:
         archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, UnicodeError, OSError) as error:
         raise BundleError(f"{path.name}: not a complete zip archive ({error}); was the upload or copy cut short?") from error
     budget = _Budget(path)
     with archive:
@@ -244,7 +244,7 @@ def _from_zip(path: Path, folder: Path) -> Iterator[Member]:
             try:
                 with archive.open(info) as source:
                     yield budget.copy(source, folder / f"{number:06d}", info.filename)
-            except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError) as error:
+            except (zipfile.BadZipFile, UnicodeError, RuntimeError, NotImplementedError, EOFError, OSError) as error:
                 yield Member(info.filename, None, f"cannot be unpacked: {error}")
 
 
