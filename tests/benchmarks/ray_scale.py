@@ -2,7 +2,7 @@
 
 Makes an archive of bundles, each the /metrics of a server that a recorded one is replayed as (scraped every second for so many
 minutes), and judges it with `analyze --ray local` by 1, 2 and 4 workers, and by one store without Ray. Prints the seconds, the most
-memory of the driver and of a worker, and whether the verdicts are the same to 1e-9. `--gb 20` makes bundles until they are so large
+memory of the driver, and whether the verdicts are the same to 1e-9. `--gb 20` makes bundles until they are so large
 unpacked (gzip leaves about a twelfth on the disk).
 """
 
@@ -45,7 +45,7 @@ def make(folder: Path, bundles: int, minutes: float, least_bytes: float) -> floa
 
 
 def one(folder: Path, workers: str) -> dict[str, Any]:
-    """Judge in this process; seconds, the most memory in MB (driver, worker) and the verdict's numbers."""
+    """Judge in this process; seconds, the most memory of this process in MB, and the verdict's numbers."""
     from app.ingest import load  # noqa: PLC0415 only in the process that measures
     from app.pipeline import attribution_for  # noqa: PLC0415
     from app.shards import Asked, judged, on_ray, shards_of  # noqa: PLC0415
