@@ -79,14 +79,21 @@ def _staged(store: Store, folder: Path) -> dict[str, Any]:
     (folder / "tables").mkdir(parents=True)
     with store.snapshot():
         names = [
-            row[0] for row in store.rows("SELECT table_name FROM duckdb_tables() WHERE NOT temporary AND NOT internal ORDER BY 1")
+            row[0]
+            for row in store.rows(
+                "SELECT table_name FROM duckdb_tables() WHERE NOT temporary AND NOT internal AND database_name = current_database() ORDER BY 1"
+            )
         ]
         tables = {
             name: store.rows(f"COPY {name} TO '{_quoted(folder / 'tables' / name)}.parquet' (FORMAT parquet)")[0][0]
             for name in names
         }
         migrations = [row[0] for row in store.rows("SELECT name FROM migration ORDER BY name")]
-        sequences = dict(store.rows("SELECT sequence_name, coalesce(last_value, 0) FROM duckdb_sequences() ORDER BY 1"))
+        sequences = dict(
+            store.rows(
+                "SELECT sequence_name, coalesce(last_value, 0) FROM duckdb_sequences() WHERE database_name = current_database() ORDER BY 1"
+            )
+        )
         for (name,) in store.rows("SELECT file FROM segment ORDER BY file"):
             (folder / name).parent.mkdir(exist_ok=True)
             _linked(store.segments / name, folder / name)

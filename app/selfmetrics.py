@@ -22,7 +22,9 @@ def exposition(store: Store, going: Collection) -> str:
 
 
 def _families(store: Store, going: Collection) -> Iterator[tuple[str, str, str, Sequence[Value]]]:
-    rows = store.rows("SELECT table_name, estimated_size FROM duckdb_tables() WHERE NOT temporary AND NOT internal ORDER BY 1")
+    rows = store.rows(
+        "SELECT table_name, estimated_size FROM duckdb_tables() WHERE NOT temporary AND NOT internal AND database_name = current_database() ORDER BY 1"
+    )
     closed = store.rows("SELECT name, level, sum(count), sum(bytes), count(DISTINCT day) FROM segment GROUP BY ALL ORDER BY ALL")
     yield "weaklink_rows", "gauge", "Rows in the database, by table.", [({"table": name}, count) for name, count in rows]
     yield "weaklink_closed_rows", "gauge", "Rows of closed days.", [({"table": r[0], "level": r[1]}, r[2]) for r in closed]

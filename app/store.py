@@ -270,7 +270,8 @@ class Store:
             found = (
                 self.cursor()
                 .execute(
-                    "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = ? AND table_schema = 'main'",
+                    "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = ? AND table_schema = 'main' "
+                    "AND table_catalog = current_database()",
                     [table],
                 )
                 .fetchall()
