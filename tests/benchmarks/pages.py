@@ -209,7 +209,7 @@ def refresh(path: Path) -> None:
         names = [f"{a}/{b}" for a, b in store.rows("SELECT DISTINCT instance, engine FROM quantity_series WHERE engine <> ''")]
         assert store.kept is not None
         store.kept(last - 3600, math.inf)
-        for by in range(5, FOLLOW_S + 1, 5):
+        for by in range(5, int(FOLLOW_S) + 1, 5):
             store.execute("INSERT INTO scrape SELECT file_id, instance, ts + ?, duration_s, ok, timed FROM scrape WHERE ts = ?", [by, last])
             store.execute("INSERT INTO sample SELECT series_id, ts + ?, value FROM sample WHERE ts = ?", [by, last])
         began = time.process_time()
@@ -221,7 +221,7 @@ def refresh(path: Path) -> None:
         store.execute("DELETE FROM scrape WHERE ts > ?", [last])
         store.execute("DELETE FROM sample WHERE ts > ?", [last])
         print(
-            f"a live page: {spent:.2f} s of CPU a look, every {FOLLOW_S} s where scrapes came: {100 * spent / FOLLOW_S:.1f} % of a core"
+            f"a live page: {spent:.2f} s of CPU a look, every {FOLLOW_S:g} s where scrapes came: {100 * spent / FOLLOW_S:.1f} % of a core"
         )
 
 
