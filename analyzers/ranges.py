@@ -18,7 +18,8 @@ from analyzers.steps import refit
 DRAWS: Final = 24
 BLOCKS: Final = 12  # moving blocks that a window is cut into
 PERCENTILES: Final = (5.0, 95.0)
-FEW_REQUESTS: Final = 100  # fewer finished requests: calibrated widths are doubled
+FEW_REQUESTS: Final = 100  # fewer finished requests: their mean is itself uncertain, by T_90 / sqrt(n) of it
+T_90: Final = 1.645
 UNKNOWN: Final = (0.1, 0.7, 1.3)  # of a link that the table does not hold
 
 
@@ -74,10 +75,11 @@ def _calibrated(method: str, link: str, seconds: float, measured: float, level: 
     """Range as calibrated: times factors where a part is active, plus or minus a share of the measured value where it is not."""
     table = SPREAD[method]
     inactive, least, most = table.get(str(level), table["metrics"]).get(link, UNKNOWN)
-    times = 2.0 if requests < FEW_REQUESTS else 1.0
+    more = T_90 / math.sqrt(max(requests, 1)) if requests < FEW_REQUESTS else 0.0
     if abs(seconds) <= ACTIVE * measured:
-        return seconds - times * inactive * measured, seconds + times * inactive * measured
-    ends = sorted((seconds * max(0.0, 1 - times * (1 - least)), seconds * (1 + times * (most - 1))))
+        wide = (1 + more) * inactive * measured
+        return seconds - wide, seconds + wide
+    ends = sorted((seconds * least * max(0.0, 1 - more), seconds * most * (1 + more)))
     return ends[0], ends[1]
 
 

@@ -1,6 +1,6 @@
 """A real vLLM on the CPU, under a load whose limit is known: what weaklink collects from it is judged by what its clients saw.
 
-    uv run pytest -m live --vllm /path/to/bin/vllm
+    uv run pytest -m live --vllm=/path/to/bin/vllm
 
 It takes about two minutes on two cores and 2 GiB of memory, and is not part of a plain run. Any vLLM for the CPU from 0.26 on does; it
 needs no weights and no network. README.md, "Develop", says how to install one.
@@ -148,7 +148,7 @@ def loaded(url: str) -> list[tuple[float, float]]:
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     vllm = request.config.getoption("--vllm") or shutil.which("vllm")
     if vllm is None:
-        pytest.skip("no vLLM: give --vllm PATH")
+        pytest.skip("no vLLM: give --vllm=PATH")
     folder = tmp_path_factory.mktemp("live")
     port, otlp = free_ports(2)
     url, bundle, store = f"http://127.0.0.1:{port}", folder / "incident.zip", folder / "store.duckdb"
