@@ -310,6 +310,13 @@ def _before_reset(store: Store, instance: str | None, engine: str, row: Columns)
     )[0][0]
     if reset is None:
         return 0.0
+    began = store.rows(
+        "SELECT (SELECT count(*) FROM event_row WHERE kind = 'start' AND instance IS NOT DISTINCT FROM $instance AND ts > $low AND ts <= $high) "
+        "+ (SELECT count(*) FROM epoch WHERE instance IS NOT DISTINCT FROM $instance AND restarted AND ts > $low AND ts <= $high)",
+        {"instance": instance, "low": reset, "high": float(row["ts"][-1])},
+    )[0][0]
+    if began:
+        return 0.0  # a process that began since then counts from its own beginning
     found = store.rows(
         "SELECT s.ts, sum(s.value), count(*) FROM every_sample AS s JOIN quantity_series AS q USING (series_id) "
         "WHERE q.instance IS NOT DISTINCT FROM $instance AND q.engine = $engine AND q.quantity IN ('computed_tokens', 'generation_tokens') "

@@ -21,7 +21,9 @@ def recorded(folder: Path, *, first: int = 0, resets: tuple[int, ...] = (), offs
     ]
     scrapes(folder / "metrics.jsonl", rows)
     lines = [f"(EngineCore pid=1) INFO {stamp(t)} [block_pool.py:905] Successfully reset prefix cache\n" for t in resets]
-    (folder / "server.log").write_text(f"(APIServer pid=1) INFO {stamp(-30)} [api_server.py:1] vLLM API server version 0.33.0\n" + "".join(lines))
+    (folder / "server.log").write_text(
+        f"(APIServer pid=1) INFO {stamp(-30)} [api_server.py:1] vLLM API server version 0.33.0\n" + "".join(lines)
+    )
     (engine,) = window_of(stored(folder)).engines
     return float(engine.facts["written_tokens"])
 
@@ -45,3 +47,18 @@ def test_a_reset_that_no_scrape_followed_soon_says_nothing(tmp_path):
 
 def test_a_reset_in_the_window_does_not_say_that_nothing_was_evicted_before_it(tmp_path):
     assert recorded(tmp_path, resets=(30,)) == pytest.approx(50_000 + 1100 * 60.25)
+
+
+def test_a_process_that_began_after_a_reset_counts_from_its_own_beginning(tmp_path):
+    # 900,000 tokens before the reset at 2 s; at 30 s a new process begins at 0
+    def tokens(t: int) -> float:
+        return 900_000 + 1000 * t if t < 30 else 1000 * (t - 30)
+
+    rows = [(t + 0.25, {GENERATED: tokens(t) / 10, COMPUTED: tokens(t), RUNNING: 2}) for t in range(91)]
+    scrapes(tmp_path / "metrics.jsonl", rows)
+    first = f"(APIServer pid=1) INFO {stamp(-30)} [api_server.py:1] vLLM API server version 0.33.0\n"
+    (tmp_path / "server.log").write_text(
+        f"{first}(EngineCore pid=1) INFO {stamp(2)} [block_pool.py:905] Successfully reset prefix cache\n"
+    )
+    (engine,) = window_of(stored(tmp_path), NOON + 40, NOON + 91).engines
+    assert engine.facts["written_tokens"] == pytest.approx(1.1 * 1000 * 60)
