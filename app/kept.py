@@ -11,6 +11,7 @@ import itertools
 import logging
 import math
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +22,10 @@ from app.store import MEMORY, DatabaseError, Store, sql, sql_names
 PART_S: Final = 60.0
 LEAST: Final = 300  # scrapes in a span from which its rows are kept; fewer are computed as fast
 CHUNK: Final = 3000  # scrapes whose rows are computed together: about 1.5 million samples
-EVERY_S: Final = 20.0  # between two looks of the background
+EVERY_S: Final = 10.0  # between two looks of the background: how late what comes in is shown
+ON_ITS_WAY_S: Final = 2.0  # from a scrape's stamp until it is stored
 RECENT_S: Final = 7200.0  # what it looks at each time; at the whole, every so many looks
-WHOLE: Final = 180
+WHOLE: Final = 360
 SHADOWS: Final = ("every_sample", "scrape", "quantity_series", "epoch")
 NAME: Final = "kept_rows"
 LOG: Final = logging.getLogger("weaklink.kept")
@@ -32,7 +34,7 @@ SPAN: Final = (
     "SELECT count(*), count(*) FILTER (NOT timed), min(ts), max(ts) FROM scrape WHERE ok AND instance IS NOT NULL AND ts > ? AND ts <= ?"
 )
 
-Stale = tuple[str, int, int | None, bool, int]  # a row of queries/kept/stale.sql
+Stale = tuple[str, int, int | None, bool, int, float | None]  # a row of queries/kept/stale.sql
 
 
 @dataclass(slots=True)
@@ -62,12 +64,12 @@ class _Kept:
             scrapes, untimed, first, last = self._asked(SPAN, [low, high])[0]
             if scrapes < self.least or untimed or self.store.full():
                 return False
-            stale = self._stale(*self._parts(low, high, first, last))
+            stale = self._stale(*self._parts(low, high, first, last), high)
         while stale:
             chunk = _chunk(stale)
             stale = stale[: -len(chunk)]
             with self.lock:  # others may have kept them meanwhile
-                if still := self._stale(chunk[0][1], chunk[-1][1]):
+                if still := self._stale(chunk[0][1], chunk[-1][1], high):
                     self._fill(still)
         self.sound = (state, low, high)
         return True
@@ -86,8 +88,8 @@ class _Kept:
         found: list[tuple[Any, ...]] = self.cursor.execute(statement, params or []).fetchall()
         return found
 
-    def _stale(self, first: int, last: int) -> list[Stale]:
-        return self._asked(sql("kept", "stale"), {"first": first, "last": last})
+    def _stale(self, first: int, last: int, high: float) -> list[Stale]:
+        return self._asked(sql("kept", "stale"), {"first": first, "last": last, "high": high})
 
     def _fill(self, stale: Sequence[Stale]) -> None:
         """Compute these parts by the views, and keep them: all, or none of them."""
@@ -106,9 +108,10 @@ class _Kept:
 
     def _compute(self, stale: Sequence[Stale]) -> None:
         run = self.cursor.execute
-        run("CREATE OR REPLACE TEMP TABLE stale (instance VARCHAR, part BIGINT, seal UBIGINT)")
-        run("INSERT INTO stale SELECT unnest($instance::VARCHAR[]), unnest($part::BIGINT[]), unnest($seal::UBIGINT[])", {
+        run("CREATE OR REPLACE TEMP TABLE stale (instance VARCHAR, part BIGINT, seal UBIGINT, upto_ts DOUBLE)")
+        run("INSERT INTO stale SELECT unnest($instance::VARCHAR[]), unnest($part::BIGINT[]), unnest($seal::UBIGINT[]), unnest($upto::DOUBLE[])", {
             "instance": [one[0] for one in stale], "part": [one[1] for one in stale], "seal": [one[2] for one in stale],
+            "upto": [one[5] for one in stale],
         })  # fmt: skip
         if any(one[3] for one in stale):
             run(sql("kept", "clear"))
@@ -181,12 +184,14 @@ def _open(cursor: Any, path: Path | None) -> None:
 
 
 def keeping(store: Store, stop: threading.Event) -> None:
-    """Keep the rows of what comes in, so that a page finds them: what is new at each look, now and then all that is there."""
+    """Keep the rows of what comes in, so that no page waits for them: what is new at each look, now and then all that is there."""
     for look in itertools.count():
         if store.kept is not None:
             recent = store.rows("SELECT max(ts) FROM scrape WHERE ok AND timed")[0][0]
             if recent is not None:
-                store.kept(-math.inf if look % WHOLE == 0 else recent - RECENT_S, math.inf)
+                began = time.time()
+                place = store.kept(-math.inf if look % WHOLE == 0 else recent - RECENT_S, math.inf)
+                store.settled_ts = began - ON_ITS_WAY_S if place else math.inf
         if stop.wait(EVERY_S):
             return
 

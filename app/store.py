@@ -89,8 +89,9 @@ class Store:
         self.read_only = False
         self.notice: str | None = None  # what befell the store before it was opened
         self.queries, self.query_s = 0, 0.0  # asked so far
-        self.changes = 0  # statements that may have changed the store
+        self.changes = 0  # statements that may have changed what had been there
         self.kept: Callable[[float, float], str | None] | None = None  # where rows of a span lie that app/kept computed before
+        self.settled_ts = math.inf  # up to when they are, of what comes in; inf: nobody computes them before they are asked for
         self.closing = False
         self._cursors: weakref.WeakSet[Any] = weakref.WeakSet()  # of all threads
         self._full: tuple[float, str | None] = (-math.inf, None)
@@ -283,12 +284,12 @@ class Store:
 
     # -- in ---------------------------------------------------------------------------------------------------------
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All or nothing: an exception inside leaves the store as it was."""
+    def transaction(self, *, appending: bool = False) -> Iterator[None]:
+        """All or nothing: an exception inside leaves the store as it was. `appending`: what is added is newer than all that was there."""
         with self.lock:
             cursor = self.cursor()
             cursor.execute("BEGIN")
-            self._local.inside = True
+            self._local.inside, self._local.appending = True, appending
             try:
                 yield
             except BaseException:
@@ -296,14 +297,14 @@ class Store:
                 cursor.execute("ROLLBACK")
                 raise
             finally:
-                self._local.inside = False
+                self._local.inside = self._local.appending = False
             try:
                 cursor.execute("COMMIT")
             except BaseException:  # a full disk: DuckDB has taken all of it back
                 self._series = None
                 raise
             finally:
-                self.changes += 1
+                self.changes += not appending
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -338,7 +339,8 @@ class Store:
         cursor.register("incoming", rows)
         cursor.execute(f"INSERT INTO {name} ({into}) SELECT {taken} FROM incoming", fixed)
         cursor.unregister("incoming")
-        self.changes += 1
+        # a new series may take the place of one with an older name
+        self.changes += name == "series" or not getattr(self._local, "appending", False)
 
     def series_ids(self, columns: Mapping[str, Sequence[Any]]) -> list[int]:
         """Numbers of series (columns instance, name, engine, model_name, labels), new ones entered."""
@@ -370,7 +372,7 @@ class Store:
     def execute(self, statement: str, params: Sequence[Any] | None = None) -> None:
         """Run a statement that returns nothing."""
         self.cursor().execute(statement, params or [])
-        self.changes += 1
+        self.changes += not getattr(self._local, "appending", False)
 
     def create(self, name: str, statement: str, params: Mapping[str, Any] | None = None) -> None:
         """Keep the rows of a query as a temporary table of this thread."""

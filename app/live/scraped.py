@@ -126,7 +126,7 @@ def _instance(line: Line) -> str:
 def _put(store: Store, feeds: Feeds, lines: Sequence[Line]) -> None:
     last: dict[str, float] = {}
     news: list[_News] = []
-    with store.transaction():
+    with store.transaction(appending=True):
         for line in lines:
             feed = feeds[_instance(line)]
             batches = feed.read(line)
@@ -167,7 +167,7 @@ def _add_rows(store: Store, table: str, found: Sequence[tuple[Batch, Mapping[str
 
 def flush(store: Store, feeds: Feeds) -> None:
     """Write how many lines each file has: now and then, as an UPDATE costs as much as storing a scrape."""
-    with store.transaction():
+    with store.transaction(appending=True):
         for feed in feeds.values():
             if feed.unwritten:
                 store.execute(

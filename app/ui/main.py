@@ -69,10 +69,12 @@ def _page(module: ModuleType, view: View) -> None:
 def follow(module: ModuleType, view: View) -> None:
     """Draw the content of a page in place, again and again, while the frame stands still."""
 
+    given = [view]  # judged a moment ago: good for the first time, whatever came in meanwhile
+
     def content() -> None:
         if session.picked() != view.pick:  # a drag in here: the frame shows the window, too
             st.rerun()
-        module.page(view if session.mark() == view.mark else session.view())
+        module.page(given.pop() if given else view if shared.mark() == view.mark else session.view())
 
     with st.container(key="live"):
         st.fragment(content, run_every=shared.FOLLOW_S)()
@@ -82,7 +84,7 @@ def _tell(mark: str) -> None:
     """On a page that costs much to draw: say that scrapes came in since it was drawn."""
 
     def look() -> None:
-        if session.mark() != mark and st.button("New scrapes came in: draw the page again", key="redraw"):
+        if shared.mark() != mark and st.button("New scrapes came in: draw the page again", key="redraw"):
             st.rerun()
 
     st.fragment(look, run_every=shared.FOLLOW_S)()

@@ -228,13 +228,13 @@ class View:
 
 def view() -> View:
     """The view of what is picked now."""
-    held, pick, now = seated(shared.held()[0], who_of(st.context.headers)), picked(), mark()
+    held, pick, now = seated(shared.held()[0], who_of(st.context.headers)), picked(), shared.mark()
     set_clock()
     recordings = tuple(
         Recording(row["bundle"], row["start_ts"], row["end_ts"], tuple(row["instances"]))
         for row in _rows(now, "screens/frame_recording", "{}", held)
     )
-    low, high, instances = scope(recordings, pick)
+    low, high, instances = scope(recordings, pick, held.settled_ts)
     found = (
         _rows(now, "screens/frame_engine", json.dumps({"low": low, "high": high, "instances": list(instances)}), held)
         if recordings
@@ -262,10 +262,11 @@ def _judged(
     return _judge((now, *span, names, limit, asked if base else ()), held, base), base
 
 
-def scope(recordings: Sequence[Recording], pick: Pick) -> tuple[float, float, tuple[str, ...]]:
+def scope(recordings: Sequence[Recording], pick: Pick, settled: float = math.inf) -> tuple[float, float, tuple[str, ...]]:
     """Window and servers that the picks mean: of the recording picked, of all where asked for, else of the newest.
 
-    Of what is recorded live and has no window picked it is the last hour.
+    Of what is recorded live and has no window picked it is the last hour, up to what is `settled`: all queries of a page, and all
+    pages that are drawn until more is, are about the same span.
     """
     named = [one for one in recordings if one.bundle == pick.recording]
     everything = pick.recording == EVERYTHING or (pick.start is not None and not named)
@@ -276,14 +277,9 @@ def scope(recordings: Sequence[Recording], pick: Pick) -> tuple[float, float, tu
     if spans and len(group) < len(recordings):
         low, high = min(start for start, _ in spans), max(end for _, end in spans)
     if spans and any(one.bundle == LIVE for one in group):
-        low, high = max(end for _, end in spans) - LAST_S, math.inf
+        high = min(max(end for _, end in spans), settled)
+        low = high - LAST_S
     return (low if pick.start is None else pick.start), (high if pick.end is None else pick.end), instances
-
-
-def mark() -> str:
-    """How much the store holds now: part of every cache's key."""
-    held, turn = shared.held()
-    return "-".join(str(number) for number in (turn, *held.rows(sql("screens", "frame_watermark"))[0]))
 
 
 def _judge_now(asked: Asked, _store: Store, _base: Attribution | None) -> Attribution:

@@ -1,14 +1,18 @@
 """The one store of the process: the server opens it before Streamlit runs, the pages read it; how often they look. Imports no streamlit."""
 
+import math
 import threading
+import time
 
-from app.store import Store
+from app.store import Store, sql
 
 FOLLOW_S = 30.0  # seconds between looks of a live page for new scrapes
+FRESH_S = 10.0  # what comes in by itself is shown at most so late, where nobody computes its rows ahead
 
 _lock = threading.Lock()
 _stores: list[Store] = []  # at most one
 _turn = [0]  # counts the stores held, so that a cache never answers from the one before
+_looks: list[tuple[tuple[int, int, float], float, str]] = []  # at most one: of which store and changes, when, and what it held
 
 
 def hold(store: Store) -> None:
@@ -24,3 +28,17 @@ def held() -> tuple[Store, int]:
         if not _stores:
             _stores.append(Store())
         return _stores[0], _turn[0]
+
+
+def mark() -> str:
+    """How much the store holds: part of every cache's key. What is loaded or taken out changes it at once, scrapes now and then."""
+    store, turn = held()
+    state = turn, store.changes, store.settled_ts
+    fresh = math.inf if math.isfinite(store.settled_ts) else min(FRESH_S, FOLLOW_S)
+    with _lock:
+        if _looks and _looks[0][0] == state and time.monotonic() - _looks[0][1] < fresh:
+            return _looks[0][2]
+    found = "-".join(str(number) for number in (turn, *store.rows(sql("screens", "frame_watermark"))[0]))
+    with _lock:
+        _looks[:] = [(state, time.monotonic(), found)]
+    return found

@@ -29,4 +29,4 @@ JOIN temp.shape AS s USING (instance, engine, family, part)
 JOIN kept_rows.histogram AS h USING (instance, engine, family, edges)
 WHERE g.n <> 0;
 
-INSERT INTO kept_rows.part SELECT instance, part, seal FROM temp.stale WHERE seal IS NOT NULL;
+INSERT INTO kept_rows.part SELECT instance, part, seal, upto_ts FROM temp.stale WHERE seal IS NOT NULL;

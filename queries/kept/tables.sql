@@ -5,7 +5,8 @@
 CREATE TABLE kept_rows.part (
   instance VARCHAR NOT NULL,
   part BIGINT NOT NULL,               -- minutes since 1970: scrapes after its start, up to its end
-  seal UBIGINT NOT NULL
+  seal UBIGINT NOT NULL,
+  upto_ts DOUBLE NOT NULL             -- its last scrape then: what came after it is not kept yet
 );
 
 -- One row: as in view interval_row, except that `epoch` counts restarts of the span that was computed together.
