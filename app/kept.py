@@ -46,7 +46,7 @@ class _Kept:
     path: str  # where names are looked up while a query reads what is kept
     least: int
     lock: threading.Lock = field(default_factory=threading.Lock)
-    sound: tuple[int, float, float] | None = None  # the last look found nothing stale: of which state of the store, and where
+    sound: tuple[int, int, float, float, float] | None = None  # the last look found nothing stale: at what changes and appends, from where to where, of scrapes up to when
 
     def settled(self, low: float, high: float) -> str | None:
         """Bring what is kept of a span up to date, and say where it lies; None: it is to be computed by the views."""
@@ -57,9 +57,11 @@ class _Kept:
             return None
 
     def _settle(self, low: float, high: float) -> bool:
-        state = self.store.changes
-        if self.sound and self.sound[0] == state and self.sound[1] <= low and self.sound[2] >= high:
-            return True
+        changes, appends = self.store.changes, self.store.appends
+        if self.sound and self.sound[0] == changes and self.sound[2] <= low:
+            _, then, _, most, last = self.sound
+            if high <= last or (appends == then and high <= most):
+                return True
         with self.lock:
             scrapes, untimed, first, last = self._asked(SPAN, [low, high])[0]
             if scrapes < self.least or untimed or self.store.full():
@@ -71,7 +73,7 @@ class _Kept:
             with self.lock:  # others may have kept them meanwhile
                 if still := self._stale(chunk[0][1], chunk[-1][1], high):
                     self._fill(still)
-        self.sound = (state, low, high)
+        self.sound = (changes, appends, low, high, last)
         return True
 
     def _parts(self, low: float, high: float, first: float, last: float) -> tuple[int, int]:

@@ -89,7 +89,7 @@ class Store:
         self.read_only = False
         self.notice: str | None = None  # what befell the store before it was opened
         self.queries, self.query_s = 0, 0.0  # asked so far
-        self.changes = 0  # statements that may have changed what had been there
+        self.changes, self.appends = 0, 0  # statements that may have changed what had been there; that added what is newer
         self.kept: Callable[[float, float], str | None] | None = None  # where rows of a span lie that app/kept computed before
         self.settled_ts = math.inf  # up to when they are, of what comes in; inf: nobody computes them before they are asked for
         self.closing = False
@@ -304,7 +304,7 @@ class Store:
                 self._series = None
                 raise
             finally:
-                self.changes += not appending
+                self._changed(later=appending)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -340,7 +340,7 @@ class Store:
         cursor.execute(f"INSERT INTO {name} ({into}) SELECT {taken} FROM incoming", fixed)
         cursor.unregister("incoming")
         # a new series may take the place of one with an older name
-        self.changes += name == "series" or not getattr(self._local, "appending", False)
+        self._changed(later=name != "series" and getattr(self._local, "appending", False))
 
     def series_ids(self, columns: Mapping[str, Sequence[Any]]) -> list[int]:
         """Numbers of series (columns instance, name, engine, model_name, labels), new ones entered."""
@@ -372,7 +372,10 @@ class Store:
     def execute(self, statement: str, params: Sequence[Any] | None = None) -> None:
         """Run a statement that returns nothing."""
         self.cursor().execute(statement, params or [])
-        self.changes += not getattr(self._local, "appending", False)
+        self._changed(later=getattr(self._local, "appending", False))
+
+    def _changed(self, *, later: bool) -> None:
+        self.changes, self.appends = self.changes + (not later), self.appends + later
 
     def create(self, name: str, statement: str, params: Mapping[str, Any] | None = None) -> None:
         """Keep the rows of a query as a temporary table of this thread."""

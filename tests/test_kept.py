@@ -2,6 +2,8 @@
 
 import logging
 import math
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +17,7 @@ from app import kept
 from app.live import LIVE, file_of
 from app.pipeline import window_of
 from app.store import Store
+from app.ui import shared
 
 EDGES: Final = ("0.1", "0.5", "2.5", "+Inf")
 SERIES: Final = (
@@ -30,9 +33,9 @@ BUCKETS: Final = "SELECT instance, engine, family, le, low_le, ts, n FROM {} WHE
 SUMS: Final = "SELECT * FROM bucket_sum(['vllm:time_to_first_token_seconds'], $low, $high) ORDER BY ALL"
 
 
-def put(store: Store, instance: str, ts: Any, values: Any, *, names: Any = SERIES, engine: str = "0", bundle: str = LIVE) -> None:
+def put(store: Store, instance: str, ts: Any, values: Any, *, names: Any = SERIES, engine: str = "0", bundle: str = LIVE, appending: bool = False) -> None:
     """Store scrapes: one row of `values` a scrape, one column a series; NaN: not there."""
-    with store.transaction():
+    with store.transaction(appending=appending):
         many = len(names)
         ids = np.array(store.series_ids({
             "instance": [instance] * many, "name": [name for name, _ in names], "engine": [engine] * many,
@@ -109,6 +112,62 @@ def test_it_is_what_the_views_say(store: Store, seed: int):
         store.execute("DELETE FROM scrape WHERE instance = 'b:1' AND ts > ?", [gone])
         store.execute("DELETE FROM sample WHERE ts > ? AND series_id IN (SELECT series_id FROM series WHERE instance = 'b:1')", [gone])
     same(store)
+
+
+def test_while_a_minute_lasts_what_is_kept_of_it_holds(store: Store, monkeypatch: pytest.MonkeyPatch):
+    filled: list[tuple[int, ...]] = []
+    fill = kept._Kept._fill
+    monkeypatch.setattr(kept._Kept, "_fill", lambda self, stale: (filled.append(tuple(one[1] for one in stale)), fill(self, stale)))
+    values, at = walked(np.random.default_rng(2), 40), NOON + 2.0 * np.arange(1, 41)
+    assert store.kept is not None
+
+    def fills(low: float, high: float) -> int:
+        filled.clear()
+        assert store.kept is not None
+        assert store.kept(low, high)
+        return len(filled)
+
+    put(store, "a:1", at[:10], values[:10], appending=True)
+    assert fills(NOON, NOON + 20) == 1
+    put(store, "a:1", at[10:20], values[10:20], appending=True)
+    assert fills(NOON, NOON + 20) == 0  # more of the minute came, after what is asked for
+    assert fills(NOON - 1, NOON + 20) == 0
+    same(store, NOON, NOON + 20)
+    assert fills(NOON, NOON + 22) == 1
+    same(store, NOON, NOON + 40)
+    put(store, "a:1", at[:5] + 1, values[:5])  # late
+    assert fills(NOON, NOON + 20) == 1
+    put(store, "b:1", at[:5], values[:5], appending=True)  # another server, whose minute is not kept at all
+    assert fills(NOON, NOON + 21) == 1
+    put(store, "a:1", at[20:], values[20:], appending=True)
+    same(store)
+
+
+def test_what_comes_in_is_kept_ahead_and_pages_stay_with_it(store: Store, monkeypatch: pytest.MonkeyPatch):
+    now, stop = time.time(), threading.Event()
+    put(store, "a:1", now - 100 + np.arange(90.0), walked(np.random.default_rng(3), 90), appending=True)
+    shared.hold(store)
+    shared.mark()
+    stop.set()
+    kept.keeping(store, stop)
+    assert now - 3 < store.settled_ts < time.time()
+    second = shared.mark()
+    put(store, "a:1", now + np.arange(2.0), walked(np.random.default_rng(3), 2), appending=True)
+    assert shared.mark() == second
+    put(store, "a:1", now - 200 + np.arange(2.0), walked(np.random.default_rng(3), 2), bundle="loaded")
+    assert (third := shared.mark()) != second  # loaded by somebody: at once
+    put(store, "a:1", now + 5 + np.arange(2.0), walked(np.random.default_rng(3), 2), appending=True)
+    assert shared.mark() == third
+    kept.keeping(store, stop)
+    assert shared.mark() != third
+    monkeypatch.setattr(store, "full", lambda: "no room")  # nothing is kept any more: it is looked at by the clock
+    put(store, "a:1", now + 9 + np.arange(2.0), walked(np.random.default_rng(3), 2), appending=True)
+    kept.keeping(store, stop)
+    assert math.isinf(store.settled_ts)
+    fourth = shared.mark()
+    monkeypatch.setattr(shared, "FRESH_S", 0.0)
+    put(store, "a:1", now + 19 + np.arange(2.0), walked(np.random.default_rng(3), 2), appending=True)
+    assert shared.mark() != fourth
 
 
 def test_a_name_that_gives_way_to_a_newer_one_is_counted_no_more(store: Store):

@@ -68,7 +68,6 @@ def _page(module: ModuleType, view: View) -> None:
 
 def follow(module: ModuleType, view: View) -> None:
     """Draw the content of a page in place, again and again, while the frame stands still."""
-
     given = [view]  # judged a moment ago: good for the first time, whatever came in meanwhile
 
     def content() -> None:

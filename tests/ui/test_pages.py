@@ -294,8 +294,10 @@ def test_the_newest_recording_is_shown_unless_another_is_asked_for():
 
 def test_of_a_live_recording_it_is_the_last_hour():
     live = Recording("live", 0.0, 90_000.0, ("a",))
-    assert scope([live], Pick()) == (86_400.0, math.inf, ("a",))
-    assert scope([live], Pick(start=10.0)) == (10.0, math.inf, ("a",))
+    assert scope([live], Pick()) == (86_400.0, 90_000.0, ("a",))
+    assert scope([live], Pick(), 89_995.0) == (86_395.0, 89_995.0, ("a",))  # up to what is computed already
+    assert scope([live], Pick(), 99_000.0) == (86_400.0, 90_000.0, ("a",))  # nothing came since
+    assert scope([live], Pick(start=10.0)) == (10.0, 90_000.0, ("a",))
 
 
 def test_a_drag_is_read_as_utc():
