@@ -203,7 +203,7 @@ def _blocks(stream: BinaryIO, size: int) -> Iterator[tuple[bytes | None, bool]]:
         while data := stream.read(size):
             cut = data.rfind(b"\n")
             if cut >= 0:
-                yield b"".join((*parts, data[:cut])), True
+                yield b"".join((*parts, memoryview(data)[:cut])), True
                 parts, kept = [], 0
             rest = data[cut + 1 :][: max(0, MAX_LINE + 1 - kept)]
             if rest:

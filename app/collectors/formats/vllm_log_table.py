@@ -44,7 +44,10 @@ def without_digits(text: bytes) -> bytes:
 
 def numbers_of(text: bytes) -> int:
     """How many numbers (runs of digits) a text has."""
-    return int(np.count_nonzero(_starts(text)))
+    if not text:
+        return 0
+    digit = _digit(text)
+    return int(digit[0]) + int(np.count_nonzero(digit[1:] > digit[:-1]))
 
 
 def numbers_of_lines(text: bytes) -> Array:
@@ -56,10 +59,14 @@ def numbers_of_lines(text: bytes) -> Array:
 
 def _starts(text: bytes) -> Array:
     """Where a digit stands with none before it."""
-    digit = (np.frombuffer(text, np.uint8) - np.uint8(48)) < 10
+    digit = _digit(text)
     starts = digit.copy()
     np.greater(digit[1:], digit[:-1], out=starts[1:])
     return starts
+
+
+def _digit(text: bytes) -> Array:
+    return (np.frombuffer(text, np.uint8) - np.uint8(48)) < 10
 
 
 def learn(kind: str, line: bytes, match: Match) -> Form | None:
@@ -125,14 +132,17 @@ def read_table(form: Form, text: bytes, numbers: Array) -> tuple[Part, list[int]
 
 def _columns(form: Form, text: bytes) -> dict[str, Array] | None:
     rows = text.translate(form.commas, form.drop)
-    wanted = {str(at): pa.binary() if name in DATES else pa.float64() for name, at in form.columns.items()}
+    wanted = {str(at): _kind(form, name) for name, at in form.columns.items()}
     names = [str(at) for at in range(form.width)]
-    read = arrow_csv.read_csv(
-        pa.BufferReader(rows),
-        read_options=arrow_csv.ReadOptions(use_threads=False, column_names=names, block_size=len(rows) + 1),
-        parse_options=arrow_csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
-        convert_options=arrow_csv.ConvertOptions(include_columns=list(wanted), column_types=wanted),
-    )
+    try:
+        read = arrow_csv.read_csv(
+            pa.BufferReader(rows),
+            read_options=arrow_csv.ReadOptions(use_threads=False, column_names=names, block_size=len(rows) + 1),
+            parse_options=arrow_csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
+            convert_options=arrow_csv.ConvertOptions(include_columns=list(wanted), column_types=wanted),
+        )
+    except pa.ArrowInvalid:  # more digits than any number of ours has
+        return None
     columns = {}
     for name, at in form.columns.items():
         cells = read.column(str(at))
@@ -140,31 +150,34 @@ def _columns(form: Form, text: bytes) -> dict[str, Array] | None:
         if cells.null_count:
             return None
         if name not in DATES:  # their own to_numpy() would import pandas
-            columns[name] = np.concatenate(
-                [np.frombuffer(part.buffers()[1], np.float64, len(part), part.offset * 8) for part in chunks]
-            )
+            kind = np.float64 if wanted[str(at)] == pa.float64() else np.int64
+            parts = [np.frombuffer(part.buffers()[1], kind, len(part), part.offset * 8) for part in chunks]
+            columns[name] = np.concatenate(parts, dtype=np.float64)
             continue
-        date = _date(*DATES[name], chunks)
+        date = _date(*DATES[name], cells)
         if date is None:
             return None
         columns.update(date)
     return columns
 
 
-def _date(groups: tuple[str, ...], width: int, chunks: Any) -> dict[str, Array] | None:
+def _kind(form: Form, name: str) -> pa.DataType:
+    """How the cells of a number are read: a point stands in all lines of a shape or in none, and whole numbers are read faster."""
+    return pa.binary() if name in DATES else pa.float64() if b"." in (form.found[name] or b"") else pa.int64()
+
+
+def _date(groups: tuple[str, ...], width: int, cells: Any) -> dict[str, Array] | None:
     """Return the numbers of a date that stands in one cell; None where one has not `width` digits."""
-    parts = []
-    for part in chunks:
-        _, offsets, data = part.buffers()
-        ends = np.frombuffer(offsets, np.int32, len(part) + 1, part.offset * 4)
-        if (np.diff(ends) != width).any():
-            return None
-        parts.append(np.frombuffer(data, np.uint8, len(part) * width, int(ends[0])).reshape(-1, width) - np.uint8(48))
-    digits = np.concatenate(parts).astype(float)
+    coded = cells.combine_chunks().dictionary_encode()  # few dates and hours stand on many lines
+    known = coded.dictionary.to_pylist()
+    if any(len(cell) != width or not cell.isdigit() for cell in known):
+        return None
+    digits = np.frombuffer(b"".join(known), np.uint8).reshape(-1, width) - 48.0
     pairs = digits[:, ::2] * 10 + digits[:, 1::2]
     if len(groups) == 4:
         pairs = np.concatenate([pairs[:, :1] * 100 + pairs[:, 1:2], pairs[:, 2:]], axis=1)
-    return {group: np.ascontiguousarray(pairs[:, at]) for at, group in enumerate(groups)}
+    places = np.frombuffer(coded.indices.buffers()[1], np.int32, len(coded), coded.indices.offset * 4)
+    return {group: pairs[places, at] for at, group in enumerate(groups)}
 
 
 def _stamps(form: Form, columns: dict[str, Array], size: int) -> tuple[Array, Array, Array, Array, Array]:
