@@ -281,7 +281,7 @@ def _many(state: _State, form: Form, text: bytes, numbers: Array) -> None:
     if form.kind == "dull":
         return
     if form.kind == "access":
-        _calls(state, text.split(b"\n"), numbers)
+        _calls(state, text, numbers)
         return
     read = read_table(form, text, numbers) if len(numbers) >= FEW else None
     if read is None:
@@ -293,9 +293,13 @@ def _many(state: _State, form: Form, text: bytes, numbers: Array) -> None:
     state.rejects += [(number, EXPECTED["number"]) for number in read[1]]
 
 
-def _calls(state: _State, lines: list[bytes], numbers: Array) -> None:
+def _calls(state: _State, text: bytes, numbers: Array) -> None:
     """Count access lines of one shape: most end alike."""
-    ends = [line.rpartition(b" - ")[2] for line in lines]
+    end = text.partition(b"\n")[0].rpartition(b" - ")[2]
+    if len(numbers) > 1 and (text + b"\n").count(b" - " + end + b"\n") == len(numbers):
+        ends = [end] * len(numbers)
+    else:
+        ends = [line.rpartition(b" - ")[2] for line in text.split(b"\n")]
     for end, count in Counter(ends).items():
         call = call_of(end)
         if call is not None:
@@ -398,7 +402,7 @@ def _frequent(state: _State, kind: str, line: bytes, number: int, shape: Shape |
         return False
     found = match.groupdict()
     if kind == "access":
-        _calls(state, [line], np.array([number]))
+        _calls(state, line, np.array([number]))
     elif (row := row_of(kind, found)) is not None:
         state.rows[kind].append((number, stamp_of(found), engine_of(found), row))
     else:

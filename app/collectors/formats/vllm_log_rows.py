@@ -142,7 +142,7 @@ def _numbers(kind: str, parts: list[Part], dates: Dates) -> Iterator[Batch]:
     head: dict[str, Any] = {
         "line": line[order],
         "ts": np.concatenate([ts[good] for _, ts, good in mine])[order],
-        "engine": [labels[engine] for engine in engines.tolist()],
+        "engine": [labels[engine] for engine in engines.tolist()] if len(labels) > 1 else [*labels.values()] * len(engines),
     }
     if kind == "stat":
         yield Batch(kind, {**head, **_stat(values)})
