@@ -1,6 +1,5 @@
 """Sources to formats to store: what `load`, `analyze PATH` and an upload do."""
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +13,7 @@ import numpy as np
 from analyzers.model import Batch
 from app import untimed
 from app.align import align
+from app.collectors import strangers
 from app.collectors.formats import FORMATS, aiperf_server
 from app.collectors.sources.bundle import BundleError, Member, holds_files, is_archive, members
 from app.store import Store, concat
@@ -32,10 +32,7 @@ _OVERLAPS: Final = (
 )
 _OWN: Final = "SELECT ts FROM scrape WHERE file_id = $file AND instance = $instance AND ok AND timed ORDER BY ts"
 _OTHERS: Final = "SELECT DISTINCT ts FROM scrape WHERE file_id <> $file AND instance = $instance AND ok AND timed ORDER BY ts"
-UNRECOGNISED: Final = "not recognised; expected one of the formats that `weaklink formats` lists"
-PAGE: Final = "not recognised: an HTML page; a proxy or a login may have answered in place of vLLM's /metrics"
 FOREIGN: Final = "no series of vLLM in it (their names begin with vllm:): these are another program's metrics"
-_HTML: Final = re.compile(rb"\s*(<!doctype html|<html)", re.IGNORECASE)
 NESTED: Final = "not recognised: an archive inside of a bundle is not opened; unpack it, or name it alone"
 
 
@@ -190,7 +187,7 @@ class _Bundle:
             head = member.head()
             module = _format_of(head)
             if module is None:
-                why = "empty" if not head else NESTED if holds_files(head) else PAGE if _HTML.match(head) else UNRECOGNISED
+                why = "empty" if not head else NESTED if holds_files(head) else strangers.said_of(head)
                 results.append(FileResult(self.bundle, member.name, None, message=member.problem or why))
                 continue
             ranked.append((self._rank(module.NAME, head), position, member, module))

@@ -4,12 +4,15 @@ Retyped in short: figures and shapes kept, hosts, ids and paths replaced, what p
 """
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
-from recordings import loaded
+from recordings import ROOT, loaded
+
+from app.collectors import strangers
 
 STATS: Final = "Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 5.4 tokens/s, Running: 1 reqs, Waiting: 14 reqs, GPU KV cache usage: 76.5%, Prefix cache hit rate: 92.0%"
 
@@ -77,7 +80,7 @@ FILES: Final = (
     File(
         "ai-dynamo/dynamo#4087", "kvbm.log",
         "2025-11-04T12:27:31.625974Z  INFO _core::llm::block_manager::vllm::connector::leader::slot: request set to finish: cached_gpu_tokens: 0; cached_host_tokens: 0 request_id=chatcmpl-1\n" * 3,
-        None, (), "`weaklink formats` lists",
+        None, (), "a log of Dynamo's own parts",
     ),
     File(
         "a saved page of a proxy before /metrics", "metrics.html",
@@ -104,3 +107,59 @@ def test_it_loads_or_is_refused_with_a_sentence(file: File, tmp_path: Path):
     if file.format is None:
         assert len(said) > 30
     assert "SECRET" not in str([store.rows(f"SELECT * FROM {name}") for name in ("event", "request", "rejected_line", "stat")])
+
+
+# what stands at the beginning of a file, and a piece of what is said of it
+BEGINNINGS: Final = (
+    (b"PAR1\x15\x04", "server_metrics_export.json"),
+    (b"\x00\x01\x02\x03\x04\x05\x06\x07DUCK@\x00", "--store"),
+    (b"SQLite format 3\0\x10\x00", "SQLite"),
+    (b"%PDF-1.7\n", "a PDF"),
+    (b"\x89PNG\r\n\x1a\n", "an image"),
+    (b"Metric,avg,min,max,p99,p90\nTime to First Token (ms),12.1,1,2,3,4\n", "profile_export.jsonl"),
+    (b"Endpoint,Type,Metric,Unit\n", "server_metrics_export.json"),
+    (b'{"status":"success","data":{"resultType":"matrix","result":[]}}', "weaklink collect --prometheus"),
+    (b'{"schemaVersion": 1, "traceEvents": [{"ph": "X"}]}', "--enable-logging-iteration-details"),
+    (b'{"cells": [], "nbformat": 4}', "a notebook"),
+    (b'{"panels": [{"gridPos": {"h": 8}}]}', "Grafana"),
+    (b"[2026-03-01 12:00:00 TP0] Decode batch. #running-req: 1, #token: 100, gen throughput (token/s): 30.0\n", "SGLang"),
+    (b"2026-03-01T12:00:00.000000Z  INFO text_generation_router::server: Connected\n", "Text Generation Inference"),
+    (b"[TensorRT-LLM][INFO] Engine version 0.20\n", "TensorRT-LLM"),
+    (b"llama_perf_context_print: load time = 12 ms\n", "llama.cpp"),
+    (b"12:00:00 - LiteLLM Proxy:INFO: proxy_server.py:1 - started\n", "LiteLLM"),
+    (b"[2026-03-01 12:00:00,000 I 12 12] (raylet) main.cc:100: up\n", "Ray itself"),
+    (b"| NVIDIA-SMI 570.86.10    Driver Version: 570.86.10 |\n", "nvidia-smi"),
+    (b'192.0.2.1 - - [01/Mar/2026:12:00:00 +0000] "POST /v1/completions HTTP/1.1" 200 512\n', "an access log"),
+    (b"apiVersion: apps/v1\nkind: Deployment\n", "a Kubernetes manifest"),
+    (b"2026-03-01T12:00:00.000000Z  INFO dynamo_runtime::worker: up\n", "Dynamo"),
+    (b"hello\n", "`weaklink formats` lists"),
+)
+
+
+@pytest.mark.parametrize(("head", "piece"), BEGINNINGS, ids=lambda one: one if isinstance(one, str) else "")
+def test_what_no_format_reads_is_named(head: bytes, piece: str, tmp_path: Path):
+    (tmp_path / "file").write_bytes(head)
+    _, (result,) = loaded(tmp_path / "file")
+    assert result.format is None
+    assert result.message.startswith("not recognised")
+    assert piece in result.message
+
+
+def test_each_entry_is_met_by_one_beginning():
+    met = {strangers.said_of(head) for head, _ in BEGINNINGS}
+    assert met | {strangers.said_of(b"<html>")} == {strangers.UNRECOGNISED, *(f"not recognised: {says}" for _, _, says in strangers._KNOWN)}
+
+
+def test_what_a_format_reads_is_no_stranger():
+    samples = [path for path in (ROOT / "sample_data" / "formats").glob("*/good/*") if path.is_file()]
+    assert len(samples) > 30
+    for path in samples:
+        assert strangers.said_of(path.read_bytes()[: strangers.HEAD]) == strangers.UNRECOGNISED, path
+
+
+@pytest.mark.parametrize("piece", [b"Decode batch ", b'"status":', b'1 2 3 [01/Mar/2026:1] "G ', b"\n", b" ", b"\xff", b'"gridPos"  '])
+def test_no_beginning_takes_long(piece: bytes):
+    head = (piece * strangers.HEAD)[: strangers.HEAD]
+    began = time.process_time()
+    strangers.said_of(head)
+    assert time.process_time() - began < 1.0
