@@ -8,6 +8,8 @@ Traps
     - The labels that Prometheus adds (job, pod, replica ...) are those of the anchor series that are not vLLM's own: they are
       taken off, so that the series are the same as from a scrape. Two jobs, or two replicas of a Prometheus, that scrape one
       server are told apart by them; the store takes the second one's scrapes only where the first has none.
+    - What stands above many clusters (Thanos, Mimir) knows several servers by one address: their cluster, by the label that the
+      Prometheus of each adds, goes before the server's name, also where there is only one.
     - Ray Serve exposes several servers at one address: there what differs in these labels becomes part of the server's name.
     - VictoriaMetrics drops what has more than 30 labels, as vllm:cache_config_info has: the size of the KV cache is then unknown.
     - A missing sample is a gap, never zero; a scrape that failed (up 0), or a step without any sample, is one.
@@ -30,7 +32,8 @@ from app.collectors.access import Access
 from app.collectors.promql import Client, PrometheusError, Series, base_url, matcher
 
 OWN: Final = frozenset({"__name__", "engine", "model_name"})  # of vLLM, on the anchor series
-SITE: Final = ("job", "instance")  # by which a scrape is told, whatever labels its series have
+CLUSTER: Final = ("cluster", "k8s_cluster_name", "cluster_name")  # the external label by which people tell them, first found
+SITE: Final = ("job", "instance", *CLUSTER)  # by which a scrape is told, whatever labels its series have
 GAUGES: Final = (
     *("num_requests_running", "num_requests_waiting", "num_requests_waiting_by_reason", "kv_cache_usage_perc"),
     "gpu_cache_usage_perc",
@@ -109,11 +112,13 @@ def find(made: Client, server: Server, start: float, end: float) -> list[Found]:
         for added, prefix in by_labels.items()
     ]
     for one in found:
-        same = [other.labels for other in found if other.labels.get("instance") == one.labels.get("instance")]
+        same = [other.labels for other in found if _named(other.labels) == _named(one.labels)]
         if one.prefix.startswith("ray_") or not one.instance:
             differ = sorted({name for labels in same for name in labels if len({other.get(name) for other in same}) > 1})
             one.instance = "/".join(filter(None, [one.instance, *(one.labels.get(name, "") for name in differ)])) or "unnamed"
     found += _routers(made, server, start, end)
+    for one in found:
+        one.instance = "/".join(filter(None, [_named(one.labels)[0], one.instance]))
     with ThreadPoolExecutor(server.parallel) as pool:
         list(pool.map(lambda one: _measure(made, one, start, end), found))
     total = sum(one.series for one in found)
@@ -122,6 +127,11 @@ def find(made: Client, server: Server, start: float, end: float) -> list[Found]:
             f"{total:,} series of {len(found)} servers, at most {server.max_series:,} are taken: narrow it, as with --match namespace=prod"
         )
     return sorted(found, key=lambda one: (-one.scrapes, one.instance, sorted(one.labels.items())))
+
+
+def _named(labels: Mapping[str, str]) -> tuple[str, str]:
+    """Cluster and address; "": it has none."""
+    return next((labels[name] for name in CLUSTER if labels.get(name)), ""), labels.get("instance", "")
 
 
 def _routers(made: Client, server: Server, start: float, end: float) -> list[Found]:

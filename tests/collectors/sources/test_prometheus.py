@@ -203,6 +203,30 @@ def test_other_names_two_jobs_odd_labels_and_gaps(tmp_path: Path):
     assert engines["127.0.0.1:1/w-1"] == engines["127.0.0.1:1/w-2"] == pytest.approx(engines["127.0.0.1:38669"], rel=1e-6)
 
 
+def test_one_address_in_two_clusters_is_two_servers(tmp_path: Path):
+    """What is above many clusters: each has a server 127.0.0.1:1, one of them busy, and a replica of its Prometheus."""
+    lines, others = ([line for line in lines_of(INCIDENTS / name) if "text" in line] for name in ("healthy", "slots"))
+    shift = lines[0]["t"] - others[0]["t"]
+    east = [{**line, "url": "http://127.0.0.1:1/metrics"} for line in lines]
+    west = [{**line, "url": "http://127.0.0.1:1/metrics", "t": line["t"] + shift} for line in others]
+    texts = [
+        open_metrics(east, "vllm", cluster="east", replica="a"),
+        open_metrics([{**line, "t": line["t"] + 0.3} for line in east], "vllm", cluster="east", replica="b"),
+        open_metrics(west, "vllm", cluster="west", replica="a"),
+    ]
+    with prometheus(tmp_path, *texts) as url, Store() as store, Store() as alone:
+        said = pulled(url, lines[0]["t"] - 5, west[-1]["t"] + 5, store)
+        names = {one.instance: one.targets["ttft"].limiting for one in attribution_for(store).engines}
+        load(alone, [only_metrics(INCIDENTS / "slots", tmp_path)])
+        limiting = attribution_for(alone).targets["ttft"].limiting
+        west_only = pulled(url, lines[0]["t"] - 5, west[-1]["t"] + 5, alone, match=('cluster="west"',))
+    assert said.scrapes == {"east/127.0.0.1:1": len(lines), "west/127.0.0.1:1": len(west)}
+    assert said.known["east/127.0.0.1:1"] == len(lines)  # of the replica
+    assert (names["east/127.0.0.1:1"], names["west/127.0.0.1:1"]) == (None, limiting)
+    assert limiting == "slots"
+    assert set(west_only.scrapes) == {"west/127.0.0.1:1"}
+
+
 def test_failed_scrapes_and_missing_steps_are_gaps():
     one = Found("h:1", {}, "vllm:", interval_s=10.0)
     up = [
