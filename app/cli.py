@@ -129,13 +129,13 @@ def _baseline(path: Path | None) -> Any:
         return attribution_for(opened)
 
 
-def _open(path: Path | None) -> Any:
+def _open(path: Path | None, hint: str = "") -> Any:
     from app.store import Store, StoreError
 
     try:
         return Store(path)
     except StoreError as error:
-        _fail(str(error), 1)
+        _fail(f"{error} {hint}".strip(), 1)
 
 
 def _load(store: Any, paths: list[Path], instances: list[str] | None) -> list[Any]:
@@ -149,6 +149,11 @@ def _load(store: Any, paths: list[Path], instances: list[str] | None) -> list[An
 
 def _progress(what: str) -> None:
     typer.echo(f"\r\033[Kreading {what}", nl=False, err=True)
+
+
+def _told(text: str) -> None:
+    _clear_progress()
+    typer.echo(f"weaklink: {text}", err=True)
 
 
 def _clear_progress() -> None:
@@ -772,30 +777,47 @@ def ingest(
         str | None,
         typer.Option("--server", help="host:port of the server that writes it, to join it to its metrics.", show_default=False),
     ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", help="Send it to a dashboard that runs, as http://127.0.0.1:8501: it holds the store.", show_default=False),
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="WEAKLINK_TOKEN", help="The dashboard's token, where it has one.", show_default=False)
+    ] = None,
     seconds: Seconds = None,
     store: StorePath = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Store a vLLM log as it grows: a file, or standard input (kubectl logs -f POD | weaklink ingest -).
 
-    Ends with the pipe, at Ctrl-C or --for. A file goes on where it ended the last time.
-    Exit status: 0 something was stored, 2 nothing was, 1 wrong arguments.
+    Ends with the pipe, at Ctrl-C or --for. A file goes on where it ended the last time. A store that `weaklink serve` holds gets it
+    by --to http://HOST:PORT, also from another machine.
+    Exit status: 0 something was stored, 2 nothing was, 1 wrong arguments, or the dashboard refused it.
     """
     from functools import partial
 
     from app.live import run as until
-    from app.live.followed import following
 
     path = None if log == "-" else Path(log)
     if path is not None and not path.is_file():
         _fail(f"{log}: no such log file", 1)
+    if to is not None and store is not None:
+        _fail("--to sends to a dashboard, which has a store of its own: leave --store out", 1)
     counts: dict[str, int] = {}
-    with _open(store or default_store()) as opened:
-        until(
-            [partial(following(path, server, counts), opened)],
-            seconds,
-            _shown(lambda: str(counts)) if sys.stderr.isatty() else lambda _: None,
-        )
+    show = _shown(lambda: str(counts)) if sys.stderr.isatty() else lambda _: None
+    if to is not None:
+        from app.live.sent import SendError, sending
+
+        try:
+            until([sending(path, server, to.rstrip("/"), token, counts, _told)], seconds, show)
+        except SendError as error:
+            _clear_progress()
+            _fail(str(error), 1)
+    else:
+        from app.live.followed import following
+
+        with _open(store or default_store(), "Where `weaklink serve` holds it: --to http://HOST:PORT.") as opened:
+            until([partial(following(path, server, counts), opened)], seconds, show)
     _clear_progress()
     _say(dict(counts), output)
     if not {"stat", "step", "event"} & counts.keys():

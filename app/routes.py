@@ -1,7 +1,8 @@
-"""The HTTP routes beside the dashboard's pages: health, our own metrics, uploads, backups."""
+"""The HTTP routes beside the dashboard's pages: health, our own metrics, uploads, logs that are sent, backups."""
 
 import json
 import os
+import re
 import secrets
 import tempfile
 import threading
@@ -25,11 +26,13 @@ from app.backup import BackupError, pieces
 from app.collectors.sources import otlp
 from app.ingest import BundleError, FileResult, load
 from app.live.collect import Collection
+from app.live.followed import Sent, take_lines
 from app.live.received import take_spans
 from app.selfmetrics import exposition
 from app.store import Store
 
 MAX_BUNDLE_BYTES: Final = 4 * 1024**3  # of one POST; what it unpacks to has limits of its own (sources/bundle.py)
+MAX_PIECE_BYTES: Final = 64 << 20  # of a growing log
 MAX_PARTS: Final = 1000  # files of one multipart POST
 HEADER: Final = "x-weaklink"  # any value: a page of another site cannot send it without asking first, and is never allowed
 AT_ONCE: Final = 4  # uploads on their way: each may fill the folder for temporary files
@@ -47,6 +50,7 @@ def routes(store: Store, going: Collection, *, guarded: bool, base: str = "") ->
         Route("/healthz", health(store, guarded=guarded), methods=["GET"]),
         Route("/metrics", metrics(store, going), methods=["GET"]),
         Route("/api/bundles", bundles(store, guarded=guarded), methods=["POST"]),
+        Route("/api/logs", logs(store, guarded=guarded), methods=["POST"]),
         Route("/api/backup", backup(store), methods=["POST"]),
         *(otlp.routes(partial(take_spans, store)) if going.spans else ()),
     ]
@@ -84,13 +88,9 @@ def bundles(store: Store, *, guarded: bool) -> Endpoint:
 
     async def answer(request: Request) -> Response:
         """Load an upload: multipart (several files are one bundle) or a raw body with ?name=. The result of each file as JSON."""
-        bearer = guarded and request.headers.get("authorization", "").lower().startswith("bearer ")
-        if not bearer and HEADER not in request.headers:
+        if not _meant(request, guarded=guarded):
             await drained(request, request.receive)
-            return JSONResponse(
-                {"error": f"send the header {HEADER.title()}: upload (any value): it shows that no other site's page sent this"},
-                403,
-            )
+            return _not_meant("upload")
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > MAX_BUNDLE_BYTES:
             await drained(request, request.receive)
@@ -121,6 +121,46 @@ def bundles(store: Store, *, guarded: bool) -> Endpoint:
         said = f"{path.name}: {sum(one.added for one in results)} of {len(results)} files added"
         await run_in_threadpool(store.note, "upload", said, who_of(request.headers).user or None)
         return JSONResponse(json.loads(json.dumps({"files": [asdict(one) for one in results]})))
+
+    return answer
+
+
+def _meant(request: Request, *, guarded: bool) -> bool:
+    """Whether whoever sent this meant it: no page of another site can send our header, or a token that it does not know."""
+    bearer = guarded and request.headers.get("authorization", "").lower().startswith("bearer ")
+    return bearer or HEADER in request.headers
+
+
+def _not_meant(what: str) -> Response:
+    return JSONResponse(
+        {"error": f"send the header {HEADER.title()}: {what} (any value): it shows that no other site's page sent this"}, 403
+    )
+
+
+def logs(store: Store, *, guarded: bool) -> Endpoint:
+    """POST /api/logs."""
+    known: dict[str, Sent] = {}
+
+    async def answer(request: Request) -> Response:
+        """Store a piece of a growing log: ?log=NAME&from=BYTE&piece=ID, and &server=HOST:PORT. How far it is stored as JSON."""
+        if not _meant(request, guarded=guarded):
+            await drained(request, request.receive)
+            return _not_meant("log")
+        asked = request.query_params
+        name, piece, start = asked.get("log", "")[:500], asked.get("piece", "")[:100], asked.get("from", "0")
+        if not name.strip() or not piece or not re.fullmatch(r"[0-9]{1,18}", start):
+            await drained(request, request.receive)
+            return JSONResponse({"error": "expected ?log=NAME&from=BYTE&piece=ID, as `weaklink ingest --to` sends them"}, 400)
+        lines = bytearray()
+        async for part in request.stream():
+            lines += part
+            if len(lines) > MAX_PIECE_BYTES:
+                await drained(request, request.receive)
+                return JSONResponse({"error": f"larger than {MAX_PIECE_BYTES:,} bytes: send it in pieces"}, 413)
+        if why := store.full():
+            return JSONResponse({"error": why}, 507)
+        server = asked.get("server", "")[:300] or None
+        return JSONResponse(await run_in_threadpool(take_lines, store, known, name, server, bytes(lines), int(start), piece))
 
     return answer
 

@@ -29,6 +29,7 @@ LATE_S: Final = 60.0  # what lies between a line and our looking at it
 APART_S: Final = 5.0  # between two looks that must agree
 DRIFT_S: Final = 15.0  # between them; what is read of an old log passes much faster
 CLOCKED: Final = ("stat", "step", "event")
+LOGS: Final = 1000  # that are sent to us: of so many the zone is remembered
 
 
 @dataclass(slots=True)
@@ -120,6 +121,36 @@ def put(
                 store.add(Batch(batch.table, columns), file_id=file_id)
         if math.isfinite(newest):
             _settle(store, file_id, clock, newest)
+
+
+@dataclass(slots=True)
+class Sent:
+    """A log that is sent to us in pieces: its zone, and the last piece."""
+
+    clock: Clock
+    piece: str
+
+
+def take_lines(
+    store: Store, logs: dict[str, Sent], name: str, instance: str | None, lines: bytes, start: int, piece: str
+) -> dict[str, Any]:
+    """Store a piece of a log that begins at byte `start` of it, once; what was stored, and how far we have the log.
+
+    `logs` is kept from piece to piece. A piece that comes again after this process was killed is known by its end.
+    """
+    with store.lock:
+        rows = store.rows("SELECT bytes FROM source_file WHERE bundle = ? AND name = ?", [LIVE, name])
+        has, counts = int(rows[0][0]) if rows else 0, dict[str, int]()
+        known = logs.get(name)
+        again = known.piece == piece if known else start > 0 and has == start + len(lines)
+        if lines and not again:
+            clock = known.clock if known else Clock(_offset(store, name))
+            put(store, name, instance, lines, start + len(lines), counts, clock)
+            has = start + len(lines)
+            if len(logs) >= LOGS and not known:
+                logs.pop(next(iter(logs)))
+            logs[name] = Sent(clock, piece)
+    return {"bytes": has, "stored": counts}
 
 
 def _stamps(values: Any) -> Any:
