@@ -46,7 +46,8 @@ MAY_IMPORT: Final = {
     "app.routes": ANY,
     "app.selfmetrics": ("app.live", "app.retention", "app.store"),
     "app.selfcheck": ("app.retention", "app.store", "httpx"),
-    "app.live": ("analyzers.model", "app.collectors", "app.config", "app.ingest", "app.live", "app.store", "numpy"),
+    # a log is also sent, to a dashboard that holds the store (httpx)
+    "app.live": ("analyzers.model", "app.collectors", "app.config", "app.ingest", "app.live", "app.store", "httpx", "numpy"),
     "app.pipeline": ("analyzers", "app.align", "app.retention", "app.routers", "app.store", "numpy"),
     "app.routers": ("app.store",),  # what stands before the engines
     "app.untimed": ("analyzers.model", "numpy"),  # texts of /metrics without a time: order and processes

@@ -27,6 +27,7 @@ WHAT: Final = (
     "reading; nothing leaves this machine."
 )
 CURL: Final = "curl -H 'X-Weaklink: upload' --data-binary @bundle.zip 'http://HOST:PORT/api/bundles?name=bundle.zip'"
+SEND: Final = "kubectl logs -f POD | weaklink ingest - --to http://HOST:PORT"
 _CHUNK: Final = 1 << 20
 _KNOWN: Final = re.compile(r"already loaded \(as ([^/]+)/")  # a file that came before: its bundle
 _DONE: Final = "uploaded"
@@ -56,6 +57,7 @@ def page(view: View) -> None:
         _report(view, *done)
     _loaded(view)
     by_hand = [tag("code", "weaklink load PATH"), " while the dashboard is not running, or ", tag("code", CURL)]
+    by_hand += [". A log as it grows: ", tag("code", SEND)]
     draw.html(div("wl-title", f"Larger than {MAX_UPLOAD_MB:,} MB, or from a script: ", *by_hand))
     sources(view)
 
