@@ -16,6 +16,7 @@ from app.ui.session import View
 from app.ui.words import LABELS, flagged, titled, value
 
 Key = tuple[str, float, float, tuple[str, ...]]
+FEW: Final = 3  # windows that are kept: an hour of twenty engines is 34 MB
 MOST_REPLAYED: Final = 20_000  # requests of a window that a page replays unasked
 OBJECTIVES: Final = {**LABELS, "throughput": "Throughput", "capacity": "Capacity"}
 
@@ -89,8 +90,8 @@ def _drift_now(key: Key, _store: Store, _window: Window) -> tuple[str, ...]:  # 
     return drift_of(_store, _window)
 
 
-_engines: Callable[..., tuple[Engine, ...]] = st.cache_resource(max_entries=8, show_spinner=False)(_engines_now)
-_case: Callable[..., Case] = st.cache_resource(max_entries=8, show_spinner=False)(_case_now)
+_engines: Callable[..., tuple[Engine, ...]] = st.cache_resource(max_entries=FEW, show_spinner=False)(_engines_now)
+_case: Callable[..., Case] = st.cache_resource(max_entries=FEW, show_spinner=False)(_case_now)
 _recommended: Callable[..., list[Hypothesis]] = st.cache_resource(max_entries=40, show_spinner=False)(_recommended_now)
 _drift: Callable[..., tuple[str, ...]] = st.cache_data(max_entries=16, show_spinner=False)(_drift_now)
 
@@ -144,4 +145,4 @@ def _bundle_now(mark: str, bundle: str, _store: Store) -> Window:  # noqa: ARG00
     return of_bundle(_store, bundle)
 
 
-_bundle: Callable[..., Window] = st.cache_resource(max_entries=16, show_spinner=False)(_bundle_now)
+_bundle: Callable[..., Window] = st.cache_resource(max_entries=FEW, show_spinner=False)(_bundle_now)
