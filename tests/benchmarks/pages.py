@@ -4,7 +4,8 @@ Makes a store of as many servers, each with every series of a real recording, sc
 recording, stretched); `--store` keeps it for the next time. Prints the size of the store, how long each query of a page takes over
 the whole and over the last hour, when each page is ready in a real Chromium and what it sends (`--no-browser` leaves that out), and
 what a live page costs. The aims: a page ready in 2 s, warm, with at most 0.5 MB; a chart's query in 300 ms; a live page under 5 % of
-a core. Of a query the CPU counts where that is less: the machine may have other work. The points of its traces are held by tests/e2e/test_pages.py.
+a core. Warm is a browser that has the dashboard open: the address is opened in its tab. In a new tab the browser first starts a
+process and compiles all scripts, which is printed beside it. Of a query the CPU counts where that is less: the machine may have other work. The points of its traces are held by tests/e2e/test_pages.py.
 """
 
 import argparse
@@ -144,7 +145,7 @@ def queries(path: Path) -> None:
 
 
 def ready(path: Path) -> None:
-    """When each page stands still in a browser, the second time that it is asked for, and what comes over its socket."""
+    """When each page stands still in a browser that has asked for it before, in its tab and in a new one; what its socket brings."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
@@ -154,15 +155,17 @@ def ready(path: Path) -> None:
             _wait(f"http://127.0.0.1:{port}/_stcore/health")
             browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
             context = browser.new_context(viewport={"width": 1400, "height": 1000})
+            tab = context.new_page()
             for name in ("", *(module.__name__.rpartition(".")[2] for module in PAGES[1:])):
                 address = f"http://127.0.0.1:{port}/{name}{'?link=prefill_backlog' if name == 'link' else ''}"
-                first = _opened(context, address)
+                first = _opened(tab, address)
                 before = _cpu_s(server.pid)
-                again = [_opened(context, address) for _ in range(3)]
+                again = [_opened(tab, address) for _ in range(3)]
                 spent = (_cpu_s(server.pid) - before) / len(again)
-                seconds, size = min(again)
+                seconds, size = sorted(again)[1]
                 mark = "" if seconds < READY_S and size < READY_BYTES else "  MISSED"
-                print(f"page {name or 'overview':12} ready in {seconds:5.2f} s ({spent:.2f} s of the server's CPU; the first time {first[0]:5.2f} s), {size / 1000:4.0f} kB{mark}", flush=True)
+                new, _ = min(_anew(context, address) for _ in range(3))
+                print(f"page {name or 'overview':12} ready in {seconds:5.2f} s ({spent:.2f} s of the server's CPU; the first time {first[0]:5.2f} s; in a new tab {new:5.2f} s), {size / 1000:4.0f} kB{mark}", flush=True)
             browser.close()
         finally:
             server.terminate()
@@ -183,21 +186,33 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _opened(context: Any, address: str) -> tuple[float, int]:
-    """Open a page anew: seconds until it stands still, bytes over its socket."""
+def _anew(context: Any, address: str) -> tuple[float, int]:
+    """As `_opened`, in a new tab, from when it is asked for."""
+    began = time.perf_counter()
     page: Page = context.new_page()
+    _, size = _opened(page, address)
+    spent = time.perf_counter() - began
+    page.close()
+    return spent, size
+
+
+def _opened(page: Page, address: str) -> tuple[float, int]:
+    """Open an address in a tab: seconds until it stands still, bytes over its socket."""
     size = 0
 
     def count(payload: str | bytes) -> None:
         nonlocal size
         size += len(payload)
 
-    page.on("websocket", lambda socket: socket.on("framereceived", count))
+    def listen(socket: Any) -> None:
+        socket.on("framereceived", count)
+
+    page.on("websocket", listen)
     began = time.perf_counter()
     page.goto(address, wait_until="commit", timeout=PATIENCE_MS)
     page.wait_for_function(STILL, timeout=PATIENCE_MS, polling=50)
     spent = time.perf_counter() - began
-    page.close()
+    page.remove_listener("websocket", listen)
     return spent, size
 
 
