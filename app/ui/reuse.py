@@ -45,6 +45,12 @@ class Cache:
     again_tokens: float
     hits: Hits
 
+    @property
+    def endless(self) -> float:
+        """Hits with endless blocks, which does not say why the blocks went: a verdict may count that as too little sharing."""
+        found = max(self.hits.endless, self.hits.now + self.again_tokens / max(self.prompt_tokens, 1.0))
+        return found if math.isnan(found) else min(found, max(0.999, self.hits.now))
+
 
 def capacity(view: View, caches: Sequence[Cache], told: Sequence[Mapping[str, Any]]) -> None:
     """Hits as a function of capacity, where KV events tell what came back."""
@@ -97,8 +103,8 @@ def kept(distance: Any, blocks: Any, points: int = 400) -> tuple[Any, Any]:
 def gain(one: Cache, found: Mapping[str, Any]) -> str:
     """What doubling the blocks of an engine would have hit."""
     mine = found["name"] == one.name
-    most = min(one.again_tokens / max(one.prompt_tokens, 1.0), 0.999 - one.hits.now)
-    end = f"{one.name}: hits {percent(one.hits.now)} of prompt tokens now, {percent(one.hits.now + most)} with endless blocks"
+    most = one.endless - one.hits.now
+    end = f"{one.name}: hits {percent(one.hits.now)} of prompt tokens now, {percent(one.endless)} with endless blocks"
     if not math.isfinite(one.blocks) or not mine.any():
         return end
     far, share = kept(found["distance"][mine], found["blocks"][mine])

@@ -17,7 +17,7 @@ from app.ui.words import ahead_s, clock, count, number, plain
 STAGES: Final = tuple(Stage)
 PREEMPTED: Final = "#e04848"
 ROW_PX: Final = 37
-LONE: Final = 25.0  # times the longest request: where the slowest lie further apart, each has a clock of its own
+LONE: Final = 8.0  # times the longest request: where the slowest lie further apart, each has a clock of its own, or its bar were a dash
 TEXT_SHARE: Final = 0.07  # of the width: a bar that is narrower bears no number
 MOST_MARKS: Final = 40  # prompts of others marked in one decode
 

@@ -11,6 +11,7 @@ import pytest
 from recordings import NOON, client, finished, kv_event, scrapes, series, started, stored
 from ui.test_pages import html, opened, plain
 
+from analyzers.hits import Hits
 from app.store import Store, sql
 from app.ui import plots, reuse
 from app.ui.screens import kv_cache, ranks
@@ -66,6 +67,17 @@ def test_shares_of_what_would_have_been_kept():
     far, share = reuse.kept([5.0, 1.0, 9.0], [1.0, 2.0, 1.0])
     assert far.tolist() == [0, 1, 5, 9]
     assert share.tolist() == [0, 0.5, 0.75, 1]
+
+
+def test_endless_blocks_hit_what_came_back_whatever_the_verdict_calls_it():
+    def endless(now: float, by_verdict: float, again: float) -> float:
+        return reuse.Cache("a", 100.0, 16.0, 1000.0, again, Hits(now, now, by_verdict)).endless
+
+    assert endless(0.49, 0.49, 240.0) == pytest.approx(0.73)  # the verdict counts it as too little sharing
+    assert endless(0.49, 0.73, 240.0) == pytest.approx(0.73)
+    assert endless(0.49, 0.6, math.nan) == 0.6
+    assert endless(0.9, 0.9, 500.0) == 0.999
+    assert math.isnan(endless(math.nan, math.nan, math.nan))
 
 
 def test_a_ratio_is_unknown_until_the_first_event():

@@ -164,7 +164,7 @@ def _shared(one: Cache, *, alone: bool) -> Html:
     said: list[Any] = [hits.how]
     if hits.refusal:
         said.append(flagged(f"; {hits.refusal.what}: {hits.refusal.measure}"))
-    cells = (one.name, percent(hits.now), common, percent(hits.endless) if hits.evicted_known else "unknown", join(said))
+    cells = (one.name, percent(hits.now), common, percent(one.endless) if hits.evicted_known else "unknown", join(said))
     return row(cells, numbers=(1, 2, 3), heads={1: "now", 2: "shared", 3: "endless"})
 
 
