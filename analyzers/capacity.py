@@ -117,7 +117,7 @@ def memory_of(engine: Engine) -> Memory:
     if math.isfinite(room) and share * gpu - weights - room > 0:
         rest, how["rest_gib"] = share * gpu - weights - room, "what is left of the share"
     if not math.isfinite(room):
-        room, how["room_gib"] = max(0.0, share * gpu - weights - rest), "share x memory - weights - rest"
+        room, how["room_gib"] = max(share * gpu - weights - rest, 0.0), "share x memory - weights - rest"  # NaN stays
     if not math.isfinite(pool):
         pool, how["pool_tokens"] = room * GIB / each, "modelled: room over bytes a token"
     return Memory(gpu, share, weights, each * pool / GIB, room, rest, each, pool, override, how)
@@ -161,14 +161,16 @@ def pool_with(
     """
     m = memory_of(engine)
     stages = tensor * pipeline
-    room = m.room_gib + m.weights_gib * (1 - weights / stages) + freed_gib
+    room = m.room_gib + freed_gib
+    if weights != stages:
+        room += m.weights_gib * (1 - weights / stages)
     if share is not None:
         room += (share - m.share) * m.gpu_gib
     now = kv_bytes(engine)
     ratio = kv_bytes(engine, tensor=tensor, pipeline=pipeline) / now if now > 0 else math.nan
     if not math.isfinite(ratio):
         ratio = 1.0 / stages if stages > 1 else 1.0
-    return max(0.0, room) * GIB / (m.kv_bytes * kv * ratio)
+    return max(room, 0.0) * GIB / (m.kv_bytes * kv * ratio)
 
 
 def held_tokens(prompt: float, output: float, hit: float = 0.0) -> float:

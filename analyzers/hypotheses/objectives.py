@@ -20,6 +20,7 @@ from analyzers.twin import ENDLESS, Setup, load_of, setup_of
 LATENCY: Final = ("ttft", "tpot", "e2e")
 OBJECTIVES: Final = (*LATENCY, "throughput", "capacity")
 LARGE_GPU_GIB: Final = 70.0  # from here on max_num_seqs is 1024 by default, below 256 (facts: flags per link)
+NO_STEPS: Final = "cannot be determined: no step model of every engine (give a recording of a minute or more)"
 UNITS: Final = {"throughput": "output tokens/s at saturation", "capacity": "contexts of this workload"}
 
 
@@ -156,6 +157,8 @@ def _ttft(case: Case) -> str:
 
 
 def _tpot(case: Case) -> str:
+    if not all(b.model.ok for b in case.accounts):
+        return NO_STEPS
     tokens = max(case.mean(lambda b: b.output_tokens) - 1, 1.0)
     alone = case.mean(lambda b: b.decode["base"]) / tokens
     batch = case.mean(lambda b: b.decode["batch"]) / tokens
@@ -166,8 +169,7 @@ def _tpot(case: Case) -> str:
 def _limits(case: Case) -> tuple[Objective, Objective]:
     now, rate = saturation(case), case.work.rate_per_s
     if now is None:
-        nothing = "cannot be determined: no step model of every engine (give a recording of a minute or more)"
-        return Objective("throughput", "unknown", None, nothing), Objective("capacity", "unknown", None, nothing)
+        return Objective("throughput", "unknown", None, NO_STEPS), Objective("capacity", "unknown", None, NO_STEPS)
     load = f", {100 * rate / now.requests_per_s:.0f} % of it asked for now" if rate and now.requests_per_s > 0 else ""
     throughput = Objective(
         "throughput", f"{now.tokens_per_s:,.0f} tokens/s", now.bound,
@@ -217,7 +219,8 @@ def conflicts(case: Case) -> tuple[str, ...]:
     tokens = max(case.mean(lambda b: b.output_tokens) - 1, 1.0)
     grow = [growth_s(b) for b in case.accounts]
     held = case.seconds("slots", "ttft") + case.seconds("kv_eviction", "ttft")
-    if held > 0.1 * (case.measured("ttft") or math.inf) and grow and all(math.isfinite(g) for g in grow):
+    told = all(b.model.ok for b in case.accounts) and all(math.isfinite(g) for g in grow)
+    if held > 0.1 * (case.measured("ttft") or math.inf) and grow and told:
         more = sum(grow) / len(grow) / tokens
         said.append(
             f"TTFT against TPOT: admitting at once what waits {amount(held)} makes a token take {amount(max(more, 0.0))} longer (more sequences a step)"

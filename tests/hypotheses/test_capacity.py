@@ -102,6 +102,18 @@ def test_what_is_unknown_is_not_promised():
     assert "unknown" in words.capacity_text(found)
 
 
+def test_memory_that_is_unknown_is_not_none_of_it():
+    """The shape is known, the GPU is not: nothing says how many blocks there could be."""
+    blind = engine(kv_blocks=None, block_size=None, device_name=None, memory_gib=None)
+    assert math.isnan(memory_of(blind).room_gib)
+    assert math.isnan(pool_with(blind, share=0.95))
+    assert all(o.fits is None for o in sheet(blind, 8000, 10).options)
+    known = engine(event("memory", kv_gib=40.0), shape={})  # the size of the weights is not
+    assert math.isnan(memory_of(known).weights_gib)
+    assert pool_with(known) == pytest.approx(memory_of(known).pool_tokens)
+    assert math.isnan(pool_with(known, weights=0.5))
+
+
 def test_a_server_that_does_not_run_yet():
     found = sheet(planned(DENSE, {"tensor_parallel_size": 2}, "H100"), 32_000, 16)
     assert found.fits is not None
@@ -167,7 +179,13 @@ def test_without_a_step_model_nothing_is_made_up():
         found, twins=(None,), accounts=tuple(replace(b, model=replace(b.model, refused="no costs")) for b in found.accounts)
     )
     assert saturation(blind) is None
-    assert {o.name: o.now for o in objectives(blind)}["throughput"] == "unknown"
+    said = {o.name: o for o in objectives(blind)}
+    assert said["throughput"].now == "unknown"
+    assert "no step model" in said["tpot"].says  # not 0 ms a step, 0 ms because of the batch
+    crowded = case(seen(replace(HEALTHY, slots=12)))
+    assert any("admitting at once" in text for text in conflicts(crowded))
+    unseen = replace(crowded, accounts=tuple(replace(b, model=replace(b.model, refused="no costs")) for b in crowded.accounts))
+    assert not any("admitting at once" in text for text in conflicts(unseen))
 
 
 # -- the size of a test -----------------------------------------------------------------------------------------------------------

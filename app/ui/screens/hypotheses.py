@@ -62,14 +62,20 @@ def head(case: Case, found: Sequence[Hypothesis], objective: str) -> Html:
     first = found[0]
     others = f" {plural(len(found) - 1, 'other change')} below." if len(found) > 1 else ""
     gain = _gain(case, first, objective)
-    limits = ", ".join(sorted(titled(link) for link in case.limiting()))
-    text = f"Limiting: {limits}. Predictions are made from this window alone; each change is tested by itself.{others}"
+    text = f"{_limits(case)} Predictions are made from this window alone; each change is tested by itself.{others}"
     return div(
         "wl-answer",
         tag("h1", f"For {name}, first try: {arrow(first.change)}{gain}."),
         tag("p", titled(text)),
         data_hypotheses=str(len(found)),
     )
+
+
+def _limits(case: Case) -> str:
+    """What limits the fleet; what only single engines say is no verdict on all of them."""
+    fleet = {target.limiting for target in case.attribution.targets.values() if target and target.limiting}
+    said = {"Limiting": case.limiting() & fleet, "Limiting on single engines, not told of all": case.limiting() - fleet}
+    return " ".join(f"{what}: {', '.join(sorted(titled(link) for link in links))}." for what, links in said.items() if links)
 
 
 def arrow(change: str) -> str:
