@@ -2,8 +2,10 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -91,8 +93,9 @@ def _window_of(
     )
     events = _events(store, bounds)
     pairs = _pairs(store, bounds, interval, stat, step) or _outside(store, events)
+    written = _written(store, {instance for instance, _ in pairs}, high)
     found = tuple(
-        _engine(store, pair, interval, stat, step, scrape, request, bucket, kv, events, _alone(pairs, pair), high)
+        _engine(store, pair, interval, stat, step, scrape, request, bucket, kv, events, _alone(pairs, pair), written)
         for pair in pairs
         if engines is None or pair[1] in engines or f"{pair[0]}/{pair[1]}" in engines
     )
@@ -186,7 +189,7 @@ def _engine(
     kv: Columns,
     events: Sequence[tuple[str | None, Event]],
     alone: bool,
-    high: float,
+    written: Mapping[tuple[str | None, str], float],
 ) -> Engine:
     instance, engine = pair
     row = _pick(interval, instance, engine)
@@ -194,7 +197,9 @@ def _engine(
     mine = tuple(event for where, event in events if where == instance and event.engine in {None, engine})
     one = _pick(bucket, instance, engine)
     counts = _pick(kv, instance, engine)
-    facts = facts_of(store, instance, engine, mine, high)
+    facts = facts_of(store, instance, engine, mine)
+    if pair in written:
+        facts["written_tokens"] = written[pair]
     if "written_tokens" in facts and len(row["ts"]):
         facts["written_tokens"] -= _before_reset(store, instance, engine, row)
     if not total.get("e2e_n") and not (stat["instance"] == instance).any() and len(scrape["ts"]):
@@ -260,11 +265,35 @@ def _version(events: Sequence[Event]) -> str | None:
     )
 
 
-def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[Event], high: float = math.inf) -> dict[str, Any]:
-    """Single values: engine arguments (log over command line), cache configuration, model shape. Unknown ones are missing.
+def _written(store: Store, instances: set[str | None], high: float) -> dict[tuple[str | None, str], float]:
+    """Tokens that each engine computed from the start of its process to the end of a window."""
+    last = store.rows(
+        "SELECT instance, max(ts) FROM scrape WHERE ok AND ts <= $high AND list_contains($names, coalesce(instance, '')) GROUP BY instance",
+        {"high": high, "names": [name or "" for name in instances]},
+    )
+    found: dict[tuple[str | None, str], float] = {}
+    # servers that were seen last at about one time are asked for together: days that lie between two of them are not read
+    for group in groupby(sorted(last, key=lambda one: -one[1]), key=lambda one: one[1] // LOOK_BACK_S):
+        ends = dict(group[1])
+        rows = store.rows(
+            "SELECT q.instance, q.engine, q.quantity, arg_max(s.value, s.ts) FROM every_sample AS s JOIN quantity_series AS q USING (series_id) "
+            "JOIN (SELECT unnest($names) AS instance, unnest($ends::DOUBLE[]) AS ts) AS l ON l.instance = coalesce(q.instance, '') "
+            "WHERE q.quantity IN ('computed_tokens', 'generation_tokens') AND s.ts > l.ts - $back AND s.ts <= l.ts AND s.ts > $low AND s.ts <= $high "
+            "GROUP BY ALL HAVING max(s.ts) IS NOT NULL",
+            {
+                "names": [name or "" for name in ends], "ends": list(ends.values()), "back": LOOK_BACK_S,
+                "low": min(ends.values()) - LOOK_BACK_S, "high": max(ends.values()),
+            },
+        )  # fmt: skip
+        both = Counter((instance, engine) for instance, engine, _, _ in rows)
+        for instance, engine, _, value in rows:
+            if both[instance, engine] == 2:
+                found[instance, engine] = found.get((instance, engine), 0.0) + float(value)
+    return found
 
-    `high` is the end of the window, for what counts from the start of the process.
-    """
+
+def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[Event]) -> dict[str, Any]:
+    """Single values: engine arguments (log over command line), cache configuration, model shape. Unknown ones are missing."""
     args: dict[str, Any] = {}
     for kind in ("args", "config"):
         for event in sorted((e for e in events if e.kind == kind), key=lambda e: not math.isnan(e.ts)):
@@ -283,17 +312,6 @@ def facts_of(store: Store, instance: str | None, engine: str, events: Sequence[E
     name = next((str(e.fields["name"]) for e in events if e.kind == "device" and e.fields.get("name")), None)
     facts["device_name"] = name
     facts["memory_gib"] = _memory_gib(info, args, events, facts)
-    last = store.rows("SELECT max(ts) FROM scrape WHERE ok AND ts <= ? AND instance IS NOT DISTINCT FROM ?", [high, instance])[0][
-        0
-    ]
-    written = [] if last is None else store.rows(
-        "SELECT q.quantity, arg_max(s.value, s.ts) FROM every_sample AS s JOIN quantity_series AS q USING (series_id) "
-        "WHERE q.instance IS NOT DISTINCT FROM $instance AND q.engine = $engine AND q.quantity IN ('computed_tokens', 'generation_tokens') "
-        "AND s.ts > $low AND s.ts <= $high GROUP BY 1",
-        {"instance": instance, "engine": engine, "low": last - LOOK_BACK_S, "high": last},
-    )  # fmt: skip
-    if len(written) == 2:
-        facts["written_tokens"] = float(sum(value for _, value in written))  # from the start of the process to `high`
     return facts
 
 

@@ -7,7 +7,7 @@ buckets with the error of the interpolation.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
@@ -103,8 +103,8 @@ def nothing(missing: str) -> Events:
     return Events(none, none, none, none, none, "", (), missing)
 
 
-def events(store: Store, slo: Slo, where: Scope, low: float, high: float) -> Events:
-    """The events that became known in (low, high]."""
+def events(store: Store, slo: Slo, where: Scope, low: float, high: float, *, sums: bool = False) -> Events:
+    """The events that became known in (low, high]. `sums`: when does not matter, so those of a histogram are counted together."""
     if not where.engines:
         return nothing("no engine in the store matches the selector")
     if slo.kind == "availability":
@@ -112,12 +112,16 @@ def events(store: Store, slo: Slo, where: Scope, low: float, high: float) -> Eve
         return _exact(rows["ts"], ~rows["ok"].astype(bool), "scrapes")
     if slo.kind == "errors":
         return _errors(store, where, low, high)
-    return (_goodput if slo.kind == "goodput" else _latency)(store, slo, where, low, high)
+    if slo.kind == "goodput":
+        return _goodput(store, slo, where, low, high)
+    return _latency(store, slo, where, low, high, _sums if sums else _buckets)
 
 
-def _latency(store: Store, slo: Slo, where: Scope, low: float, high: float) -> Events:
+def _latency(
+    store: Store, slo: Slo, where: Scope, low: float, high: float, buckets: Callable[..., Events | None] | None = None
+) -> Events:
     """Requests (ITL: tokens) above the threshold."""
-    found = _buckets(store, slo.kind, slo.threshold_s or 0.0, where, low, high)
+    found = (buckets or _buckets)(store, slo.kind, slo.threshold_s or 0.0, where, low, high)
     if found is not None and np.all(found.most - found.least <= EXACT):
         return found
     records = None if slo.kind == "itl" else _records(store, where, low, high)  # records hold no times of single tokens
@@ -158,6 +162,22 @@ def _buckets(store: Store, kind: str, threshold_s: float, where: Scope, low: flo
     exact = bool(np.all(most - least <= EXACT))
     source = "histogram buckets" if exact else "histogram buckets, interpolated"
     return Events(rows["ts"], rows["total"], bad, least, most, source)
+
+
+def _sums(store: Store, kind: str, threshold_s: float, where: Scope, low: float, high: float) -> Events | None:
+    """As `_buckets`, the whole span of an engine as one, at its end: from rows that are kept a day is read as fast as an hour."""
+    families, engines = list(FAMILIES[kind]), list(where.engines)
+    if not store.rows(query("edge"), {"engines": engines, "families": families}):
+        return None
+    rows = store.columns(query("bucket_sum"), {"families": families, "engines": engines, "low": low, "high": high})
+    lower, upper, n = (np.asarray(rows[name], dtype=float) for name in ("low_s", "high_s", "n"))
+    # each bucket is taken as a histogram of its own: all of it is below the threshold, above, or the threshold lies inside
+    bad, least, most = above(
+        threshold_s, n, lower, upper, np.where(upper <= threshold_s, n, 0.0), np.where(lower < threshold_s, n, 0.0)
+    )
+    exact = bool(np.all(most - least <= EXACT))
+    source = "histogram buckets" if exact else "histogram buckets, interpolated"
+    return Events(np.full(len(n), high), n, bad, least, most, source)
 
 
 def _records(store: Store, where: Scope, low: float, high: float, *, every: bool = False) -> dict[str, Array] | None:

@@ -27,7 +27,7 @@ class Goal:
 
 def goal(store: Store, slo: Slo, engines: Sequence[str], low: float, high: float) -> Goal:
     """How many events of a window met an objective."""
-    seen = events(store, slo, scope(store, slo, engines), low, high)
+    seen = events(store, slo, scope(store, slo, engines), low, high, sums=True)
     total = float(np.sum(seen.total))
     if seen.missing or not total:
         return Goal(slo, None, seen.missing or "no event in this window")

@@ -22,7 +22,11 @@ EVER = (-1e12, 1e12)
 def counted(store: Store, slo: Slo, low: float = EVER[0], high: float = EVER[1]) -> tuple[float, float, float, float, str]:
     """Return total, bad, least, most and source."""
     held = points(store, slo, low, high)
-    return (*(float(values.sum()) for values in (held.total, held.bad, held.least, held.most)), held.source)
+    found = tuple(float(values.sum()) for values in (held.total, held.bad, held.least, held.most))
+    summed = measure.events(store, slo, measure.scope(store, slo), low, high, sums=True)  # where only sums are asked for
+    assert tuple(float(values.sum()) for values in (summed.total, summed.bad, summed.least, summed.most)) == pytest.approx(found)
+    assert summed.source == held.source
+    return (*found, held.source)
 
 
 def test_an_empty_store_says_what_is_missing():
