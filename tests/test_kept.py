@@ -160,6 +160,10 @@ def test_what_comes_in_is_kept_ahead_and_pages_stay_with_it(store: Store, monkey
     assert shared.mark() == third
     kept.keeping(store, stop)
     assert shared.mark() != third
+    assert shared.settled() == store.settled_ts
+    monkeypatch.setattr(shared, "GONE_S", 0.0)  # whoever computed ahead has stopped: pages do not stand still
+    assert math.isinf(shared.settled())
+    monkeypatch.undo()
     monkeypatch.setattr(store, "full", lambda: "no room")  # nothing is kept any more: it is looked at by the clock
     put(store, "a:1", now + 9 + np.arange(2.0), walked(np.random.default_rng(3), 2), appending=True)
     kept.keeping(store, stop)

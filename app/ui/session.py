@@ -234,7 +234,7 @@ def view() -> View:
         Recording(row["bundle"], row["start_ts"], row["end_ts"], tuple(row["instances"]))
         for row in _rows(now, "screens/frame_recording", "{}", held)
     )
-    low, high, instances = scope(recordings, pick, held.settled_ts)
+    low, high, instances = scope(recordings, pick, shared.settled())
     found = (
         _rows(now, "screens/frame_engine", json.dumps({"low": low, "high": high, "instances": list(instances)}), held)
         if recordings

@@ -7,6 +7,7 @@ import time
 from app.store import Store, sql
 
 FOLLOW_S = 30.0  # seconds between looks of a live page for new scrapes
+GONE_S = 60.0  # without news of what is computed ahead, pages compute it themselves
 FRESH_S = 10.0  # what comes in by itself is shown at most so late, where nobody computes its rows ahead
 
 _lock = threading.Lock()
@@ -30,11 +31,18 @@ def held() -> tuple[Store, int]:
         return _stores[0], _turn[0]
 
 
+def settled() -> float:
+    """Up to when rows of what comes in are computed ahead (epoch seconds); inf: nobody does, or whoever did has stopped."""
+    store, _ = held()
+    return store.settled_ts if 0.0 <= time.time() - store.settled_ts < GONE_S else math.inf
+
+
 def mark() -> str:
     """How much the store holds: part of every cache's key. What is loaded or taken out changes it at once, scrapes now and then."""
     store, turn = held()
-    state = turn, store.changes, store.settled_ts
-    fresh = math.inf if math.isfinite(store.settled_ts) else min(FRESH_S, FOLLOW_S)
+    upto = settled()
+    state = turn, store.changes, upto
+    fresh = math.inf if math.isfinite(upto) else min(FRESH_S, FOLLOW_S)
     with _lock:
         if _looks and _looks[0][0] == state and time.monotonic() - _looks[0][1] < fresh:
             return _looks[0][2]
