@@ -53,7 +53,8 @@ class _Kept:
         try:
             return self.path if self._settle(low, high) else None
         except DatabaseError as error:
-            LOG.warning("rows of intervals cannot be kept: %s", str(error).splitlines()[0])
+            if not self.store.closing:  # else it was broken off
+                LOG.warning("rows of intervals cannot be kept: %s", str(error).splitlines()[0])
             return None
 
     def _settle(self, low: float, high: float) -> bool:
