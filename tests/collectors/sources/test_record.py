@@ -10,6 +10,7 @@ import time
 import tomllib
 import urllib.request
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -184,7 +185,10 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path):
 def test_a_signal_completes_the_bundle(tmp_path: Path, number: signal.Signals):
     out = tmp_path / "a.zip"
     command = [sys.executable, "-m", "app", "record", "--interval", "0.1", "--out", str(out), "--format", "json"]
-    with serving(say(TEXT)) as url, subprocess.Popen([*command, "--target", url], cwd=ROOT, stdout=subprocess.PIPE) as running:
+    heard = partial(signal.signal, number, signal.SIG_DFL)  # a suite that a shell runs in the background ignores SIGINT, and so would this
+    with serving(say(TEXT)) as url, subprocess.Popen(
+        [*command, "--target", url], cwd=ROOT, stdout=subprocess.PIPE, preexec_fn=heard  # noqa: PLW1509 it starts no thread
+    ) as running:
         while not (folder_of(out) / "metrics.jsonl.gz").exists():
             time.sleep(0.05)
         time.sleep(0.5)
