@@ -264,7 +264,7 @@ def _forms(state: _State, texts: list[bytes], counts: Array) -> Array:
 
 def _uniform(state: _State, text: bytes, flat: bytes) -> int:
     """Read a block whose lines have all one known shape; how many they are. 0: it is no such block, nothing was read."""
-    shape = flat.partition(b"\n")[0]
+    shape = _first(flat)
     count, rest = divmod(len(flat) + 1, len(shape) + 1)
     if rest or count == 1 or flat != b"\n".join([shape] * count):
         return 0
@@ -274,6 +274,12 @@ def _uniform(state: _State, text: bytes, flat: bytes) -> int:
     state.before = text[text.rfind(b"\n") + 1 :]
     _many(state, state.forms[place], text, np.arange(state.tally.lines + 1, state.tally.lines + count + 1))
     return count
+
+
+def _first(text: bytes) -> bytes:
+    """The first line; partition() would copy all the others."""
+    end = text.find(b"\n")
+    return text if end < 0 else text[:end]
 
 
 def _many(state: _State, form: Form, text: bytes, numbers: Array) -> None:
@@ -295,7 +301,7 @@ def _many(state: _State, form: Form, text: bytes, numbers: Array) -> None:
 
 def _calls(state: _State, text: bytes, numbers: Array) -> None:
     """Count access lines of one shape: most end alike."""
-    end = text.partition(b"\n")[0].rpartition(b" - ")[2]
+    end = _first(text).rpartition(b" - ")[2]
     if len(numbers) > 1 and (text + b"\n").count(b" - " + end + b"\n") == len(numbers):
         ends = [end] * len(numbers)
     else:
