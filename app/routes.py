@@ -32,7 +32,7 @@ from app.selfmetrics import exposition
 from app.store import Store
 
 MAX_BUNDLE_BYTES: Final = 4 * 1024**3  # of one POST; what it unpacks to has limits of its own (sources/bundle.py)
-MAX_PIECE_BYTES: Final = 64 << 20  # of a growing log
+MAX_PIECE_BYTES: Final = 16 << 20  # of a growing log: more than a sender gathers (sources/tail.py)
 MAX_PARTS: Final = 1000  # files of one multipart POST
 HEADER: Final = "x-weaklink"  # any value: a page of another site cannot send it without asking first, and is never allowed
 AT_ONCE: Final = 4  # uploads on their way: each may fill the folder for temporary files
