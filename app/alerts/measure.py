@@ -169,7 +169,7 @@ def _sums(store: Store, kind: str, threshold_s: float, where: Scope, low: float,
     families, engines = list(FAMILIES[kind]), list(where.engines)
     if not store.rows(query("edge"), {"engines": engines, "families": families}):
         return None
-    rows = store.columns(query("bucket_sum"), {"families": families, "engines": engines, "low": low, "high": high})
+    rows = store.columns(query("bucket_span"), {"families": families, "engines": engines, "low": low, "high": high})
     lower, upper, n = (np.asarray(rows[name], dtype=float) for name in ("low_s", "high_s", "n"))
     # each bucket is taken as a histogram of its own: all of it is below the threshold, above, or the threshold lies inside
     bad, least, most = above(

@@ -44,6 +44,11 @@ def together(bars: Sequence[Bar]) -> bool:
     return max(starts) - min(starts) <= LONE * max(longest, 1e-3)
 
 
+def by_which(bars: Sequence[Bar]) -> str:
+    """By which clock the bars are drawn, for the title above them."""
+    return "on one clock" if together(bars) else "each from its own arrival"
+
+
 def waterfall(bars: Sequence[Bar], chosen: str) -> go.Figure:
     """Bars from arrival to last token, the slowest on top; what held the chosen one is tinted."""
     one_clock = together(bars)

@@ -20,7 +20,7 @@ from analyzers.model import TARGETS, Part, Stage, Target
 from app.alerts import history
 from app.alerts.definitions import slo_of
 from app.store import Store, sql
-from app.ui import chain, decisions, draw, evidence, first, ledger, marks, shared, verdict, words
+from app.ui import chain, decisions, draw, evidence, first, ledger, marks, shared, verdict, waterfall, words
 from app.ui.markup import Html, esc, join, link, row, tag
 from app.ui.screens import PAGES
 from app.ui.session import Pick, Recording, pick_of, scope
@@ -290,6 +290,17 @@ def test_the_newest_recording_is_shown_unless_another_is_asked_for():
     assert scope([old, new], Pick(start=5.0, end=105.0)) == (5.0, 105.0, ("a", "b"))
     assert scope([new], Pick()) == (-math.inf, math.inf, ("b",))
     assert scope([], Pick()) == (-math.inf, math.inf, ())
+
+
+@pytest.mark.parametrize(("apart_s", "said"), [(15.0, "on one clock"), (17.0, "each from its own arrival")])
+def test_slow_requests_that_lie_far_apart_have_a_clock_each(apart_s: float, said: str):
+    bars = [
+        waterfall.Bar({"key": str(at), "arrival_ts": NOON + at * apart_s, "e2e_s": 2.0, "ttft_s": 0.5, "output_tokens": 9, **dict.fromkeys(f"{stage.value}_s" for stage in waterfall.STAGES)}, None, str(at))
+        for at in range(2)
+    ]  # fmt: skip
+    assert waterfall.by_which(bars) == said
+    title = waterfall.waterfall(bars, "0").layout.xaxis.title.text
+    assert ("since each one's arrival" in (title or "")) == (said != "on one clock")
 
 
 def test_of_a_live_recording_it_is_the_last_hour():

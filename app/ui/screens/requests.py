@@ -12,7 +12,7 @@ from app.ui import decisions, draw, neighbours, plots, session
 from app.ui.markup import Html, bold, div, join, link, row, table, tag
 from app.ui.session import View
 from app.ui.stages import FAMILIES, bucketed, stages
-from app.ui.waterfall import PREEMPTED, Bar, heat, name_of, waterfall
+from app.ui.waterfall import PREEMPTED, Bar, by_which, heat, name_of, waterfall
 from app.ui.words import LABELS, clock, count, exact, fixed, flagged, number, plural, value
 
 TITLE: Final = "Requests"
@@ -122,7 +122,7 @@ def _waterfall(view: View, bars: Sequence[Bar], chosen: str) -> None:
     draw.html(
         join(
             [
-                div("wl-title", f"Slowest {min(MOST, len(bars))} of {count(whole)} by {LABELS[view.pick.target]}, on one clock"),
+                div("wl-title", f"Slowest {min(MOST, len(bars))} of {count(whole)} by {LABELS[view.pick.target]}, {by_which(bars)}"),
                 div("wl-keys squares", *keys),
             ]
         )

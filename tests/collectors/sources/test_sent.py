@@ -125,7 +125,7 @@ def test_a_dashboard_that_is_killed_gets_each_line_once(tmp_path: Path):
         once_more = ingest(str(log), port)  # nothing new: it goes on where it was
         time.sleep(3)
         once_more.terminate()
-        assert once_more.communicate(timeout=30)[0] is not None
+        assert json.loads(once_more.communicate(timeout=30)[0]) == {}
         second.terminate()
         second.wait()
     with Store(tmp_path / "a.duckdb") as store:
