@@ -20,9 +20,13 @@ from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 from app.ui.screens import PAGES
-from tests.e2e.conftest import FLAGS, free_port, served, settled
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from e2e.conftest import FLAGS, served, settled  # noqa: E402
+from ports import free_port  # noqa: E402
+
 INCIDENTS: Final = ROOT / "sample_data" / "incidents"
 PICTURES: Final = ROOT / "tests" / "pictures"
 MOST_BYTES: Final = 1_500_000
@@ -36,7 +40,9 @@ def dashboard(bundles: Sequence[Path]) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="weaklink-shots-") as folder:
         store = Path(folder) / "store.duckdb"
         for bundle in bundles:
-            subprocess.run([sys.executable, "-m", "app", "load", str(bundle), "--store", str(store)], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [sys.executable, "-m", "app", "load", str(bundle), "--store", str(store)], check=True, stdout=subprocess.DEVNULL
+            )
         for address in served(free_port(), store, Path(folder) / "log"):
             with urllib.request.urlopen(f"{address}/healthz", timeout=10):
                 yield address

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from collectors.sources.serving import TEXT, free_port, say, serving
+from collectors.sources.serving import TEXT, say, serving
+from ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -271,7 +272,9 @@ def test_its_metrics_are_exposition_text_and_say_what_they_should(running: tuple
 def test_doctor_self_reads_them(running: tuple[str, Path]):
     url, store = running
     command = [sys.executable, "-m", "app", "doctor", "self", "--format", "json", "--store", str(store)]
-    well = subprocess.run([*command, "--server", f"{url}/weaklink", "--token", "viewers"], capture_output=True, text=True, check=False)
+    well = subprocess.run(
+        [*command, "--server", f"{url}/weaklink", "--token", "viewers"], capture_output=True, text=True, check=False
+    )
     assert well.returncode == 0, well.stderr
     checks = {one["name"].split()[0]: one["state"] for one in json.loads(well.stdout)["checks"]}
     assert checks["server"] == checks["disk"] == checks["lag"] == "ok"
@@ -290,7 +293,10 @@ def test_a_backup_comes_from_the_running_server_for_admins_only(running: tuple[s
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["bytes"] == (tmp_path / "b.tar").stat().st_size
     locked = subprocess.run(
-        [sys.executable, "-m", "app", "backup", str(tmp_path / "c.tar"), "--store", str(store)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "app", "backup", str(tmp_path / "c.tar"), "--store", str(store)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (locked.returncode, "--server http://HOST:PORT" in locked.stderr) == (1, True)
     restore = [sys.executable, "-m", "app", "restore", str(tmp_path / "b.tar"), "--store", str(tmp_path / "r.duckdb")]

@@ -1,16 +1,9 @@
 """A receiver of webhooks: keeps what came, in order, and answers what it is told to."""
 
-import socket
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from typing import Final
 
 import pytest
 from alerts.given import CHAT, NOON, course, recorded
-from alerts.receiver import Receiver, free_port
+from alerts.receiver import Receiver
+from ports import free_port
 
 from app.alerts import history, notify, outbox
 from app.alerts.definitions import Definitions, Notifier, read

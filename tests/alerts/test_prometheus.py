@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import pytest
 from alerts.incident import texts
-from alerts.receiver import Receiver, free_port
+from alerts.receiver import Receiver
+from ports import free_port
 
 from app.alerts import export, history
 from app.alerts.definitions import read

@@ -13,7 +13,6 @@ import math
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,8 @@ from playwright.sync_api import Page, sync_playwright
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from ports import free_port  # noqa: E402
 
 from app import kept  # noqa: E402
 from app.ingest import load  # noqa: E402
@@ -141,15 +142,25 @@ def queries(path: Path) -> None:
                 print(f"{words:>14} {name:24} {1000 * best:7.0f} ms, {1000 * least:.0f} ms of CPU{mark}", flush=True)
             began, spent = time.perf_counter(), time.process_time()
             attribution_for(store, low, last, ids)
-            print(f"{words:>14} {'the judgement':24} {1000 * (time.perf_counter() - began):7.0f} ms, {1000 * (time.process_time() - spent):.0f} ms of CPU")
+            print(
+                f"{words:>14} {'the judgement':24} {1000 * (time.perf_counter() - began):7.0f} ms, {1000 * (time.process_time() - spent):.0f} ms of CPU"
+            )
 
 
 def ready(path: Path) -> None:
     """When each page stands still in a browser that has asked for it before, in its tab and in a new one; what its socket brings."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    command = [sys.executable, "-c", "from app.cli import main; main()", "serve", "--port", str(port), "--store", str(path), "--no-browser"]
+    port = free_port()
+    command = [
+        sys.executable,
+        "-c",
+        "from app.cli import main; main()",
+        "serve",
+        "--port",
+        str(port),
+        "--store",
+        str(path),
+        "--no-browser",
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as server, sync_playwright() as play:
         try:
             _wait(f"http://127.0.0.1:{port}/_stcore/health")
@@ -165,7 +176,10 @@ def ready(path: Path) -> None:
                 seconds, size = sorted(again)[1]
                 mark = "" if seconds < READY_S and size < READY_BYTES else "  MISSED"
                 new, _ = min(_anew(context, address) for _ in range(3))
-                print(f"page {name or 'overview':12} ready in {seconds:5.2f} s ({spent:.2f} s of the server's CPU; the first time {first[0]:5.2f} s; in a new tab {new:5.2f} s), {size / 1000:4.0f} kB{mark}", flush=True)
+                print(
+                    f"page {name or 'overview':12} ready in {seconds:5.2f} s ({spent:.2f} s of the server's CPU; the first time {first[0]:5.2f} s; in a new tab {new:5.2f} s), {size / 1000:4.0f} kB{mark}",
+                    flush=True,
+                )
             browser.close()
         finally:
             server.terminate()
@@ -225,12 +239,20 @@ def refresh(path: Path) -> None:
         assert store.kept is not None
         store.kept(last - 3600, math.inf)
         for by in range(5, int(FOLLOW_S) + 1, 5):
-            store.execute("INSERT INTO scrape SELECT file_id, instance, ts + ?, duration_s, ok, timed FROM scrape WHERE ts = ?", [by, last])
+            store.execute(
+                "INSERT INTO scrape SELECT file_id, instance, ts + ?, duration_s, ok, timed FROM scrape WHERE ts = ?", [by, last]
+            )
             store.execute("INSERT INTO sample SELECT series_id, ts + ?, value FROM sample WHERE ts = ?", [by, last])
         began = time.process_time()
         attribution_for(store, last - 3600, math.inf, names)
         for name in ("overview_card", "overview_quantile", "timeline", "timeline_quantile", "timeline_mark"):
-            given = {"low": last - 3600, "high": math.inf, "engines": names, "points": 500, "instances": [one.rpartition("/")[0] for one in names]}
+            given = {
+                "low": last - 3600,
+                "high": math.inf,
+                "engines": names,
+                "points": 500,
+                "instances": [one.rpartition("/")[0] for one in names],
+            }
             store.columns(sql("screens", name), {key: given[key] for key in given if f"${key}" in sql("screens", name)})
         spent = time.process_time() - began
         store.execute("DELETE FROM scrape WHERE ts > ?", [last])

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from ports import free_port
 
 FLAGS: Final = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
@@ -28,12 +28,6 @@ STATE: Final = """() => {
   return (busy ? 'busy' : 'still') + document.querySelector('[data-testid="stMain"]').innerText
 }"""
 START: Final = "from app.cli import main; main()"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def served(port: int, store: Path, log: Path, *options: str, start: str = START) -> Iterator[str]:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e.conftest import free_port, served
+from e2e.conftest import served
 from playwright.sync_api import Page, expect
+from ports import free_port
 from recordings import INCIDENTS
 
 from app.ingest import load

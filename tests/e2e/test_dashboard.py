@@ -114,7 +114,9 @@ def test_from_the_verdict_to_the_sample_behind_it(page: Page, incident: str):
     page.goto(f"{incident}/?recording=tuesday.zip")
     page.locator(".wl-link.limiting").click()
     page.wait_for_url("**/link?*link=prefill_backlog*")
-    expect(page.locator(".wl-answer h1")).to_contain_text(re.compile(r"Prefill backlog holds 1\.\d\d.s of the mean TTFT of 1\.73.s"))
+    expect(page.locator(".wl-answer h1")).to_contain_text(
+        re.compile(r"Prefill backlog holds 1\.\d\d.s of the mean TTFT of 1\.73.s")
+    )
     page.wait_for_function(DRAWN)
     row = page.locator(".st-key-card-raw tr", has_text="vllm:num_requests_waiting").first
     most, where = row.locator("td").nth(3).inner_text(), row.locator("code").last.inner_text()

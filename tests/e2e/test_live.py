@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from e2e.conftest import START, free_port, served
+from e2e.conftest import START, served
 from playwright.sync_api import Page, expect
+from ports import free_port
 from recordings import INCIDENTS
 
 from app.collectors import replay

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import axe_playwright_python
 import pytest
-from e2e.conftest import free_port, served, settled
+from e2e.conftest import served, settled
 from e2e.test_dashboard import post
 from playwright.sync_api import Browser, Page, WebSocket, expect
+from ports import free_port
 from recordings import HERE, INCIDENTS, finished, scrapes, series
 
 from app.ui.screens import PAGES

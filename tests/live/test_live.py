@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from typing import Final, NamedTuple
 
 import pytest
 from live.model import make
+from ports import free_port
 
 from app.collectors.record import folder_of
 from app.doctor import examine, version_of
@@ -49,14 +49,6 @@ class Run(NamedTuple):
     ttft_s: list[float]
     e2e_s: list[float]
     version: str | None
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]
 
 
 @contextlib.contextmanager
@@ -150,7 +142,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     if vllm is None:
         pytest.skip("no vLLM: give --vllm=PATH")
     folder = tmp_path_factory.mktemp("live")
-    port, otlp = free_ports(2)
+    port, otlp = free_port(), free_port()
     url, bundle, store = f"http://127.0.0.1:{port}", folder / "incident.zip", folder / "store.duckdb"
     with serving(str(vllm), folder, port, otlp) as log:
         ask(url, 0)  # the first one compiles

@@ -6,7 +6,6 @@ import gzip
 import http.server
 import json
 import shutil
-import socket
 import ssl
 import subprocess
 import threading
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -23,12 +23,6 @@ INCIDENTS: Final = ROOT / "sample_data" / "incidents"
 TEXT: Final = (ROOT / "sample_data" / "formats" / "prometheus_text" / "good" / "vllm-0.20.txt").read_text()
 
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def say(text: str | bytes, *, status: int = 200, kind: str = "text/plain", **headers: str) -> Answer:

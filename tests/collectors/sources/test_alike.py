@@ -12,7 +12,8 @@ from typing import Final
 
 import pytest
 from collectors.sources.conftest import Capture
-from collectors.sources.serving import INCIDENTS, free_port, lines_of, only_metrics, open_metrics, say, serving
+from collectors.sources.serving import INCIDENTS, lines_of, only_metrics, open_metrics, say, serving
+from ports import free_port
 
 from app.collectors.promql import PrometheusError
 from app.collectors.sources.prometheus import NO_CONFIG, Server

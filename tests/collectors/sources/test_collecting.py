@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from collectors.sources.serving import INCIDENTS, ROOT, TEXT, free_port, only_metrics, say, serving
+from collectors.sources.serving import INCIDENTS, ROOT, TEXT, only_metrics, say, serving
+from ports import free_port
 
 from app.collectors import replay
 from app.collectors.sources.scrape import Target

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from collectors.sources.serving import free_port
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ports import free_port
 
 from app.collectors.formats import kv_events as kv_events_format
 from app.collectors.sources.kv_events import KvEventsError, Subscription, line, listen, recorded

@@ -11,10 +11,11 @@ from functools import partial
 import httpx
 import pytest
 import uvicorn
-from collectors.sources.serving import ROOT, free_port
+from collectors.sources.serving import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from ports import free_port
 from starlette.applications import Starlette
 
 from analyzers.model import Batch

@@ -6,9 +6,10 @@ from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from collectors.sources.serving import Answer, free_port, say, serving
+from collectors.sources.serving import Answer, say, serving
 from hypothesis import given
 from hypothesis import strategies as st
+from ports import free_port
 
 from app.collectors import promql
 from app.collectors.access import Access

@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from collectors.sources.serving import INCIDENTS, ROOT, TEXT, free_port, only_metrics, say, serving
+from collectors.sources.serving import INCIDENTS, ROOT, TEXT, only_metrics, say, serving
+from ports import free_port
 
 from app.collectors import replay
 from app.collectors.record import RecordError, State, folder_of, record
@@ -185,10 +186,18 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path):
 def test_a_signal_completes_the_bundle(tmp_path: Path, number: signal.Signals):
     out = tmp_path / "a.zip"
     command = [sys.executable, "-m", "app", "record", "--interval", "0.1", "--out", str(out), "--format", "json"]
-    heard = partial(signal.signal, number, signal.SIG_DFL)  # a suite that a shell runs in the background ignores SIGINT, and so would this
-    with serving(say(TEXT)) as url, subprocess.Popen(
-        [*command, "--target", url], cwd=ROOT, stdout=subprocess.PIPE, preexec_fn=heard  # noqa: PLW1509 it starts no thread
-    ) as running:
+    heard = partial(
+        signal.signal, number, signal.SIG_DFL
+    )  # a suite that a shell runs in the background ignores SIGINT, and so would this
+    with (
+        serving(say(TEXT)) as url,
+        subprocess.Popen(
+            [*command, "--target", url],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            preexec_fn=heard,  # noqa: PLW1509 it starts no thread
+        ) as running,
+    ):
         while not (folder_of(out) / "metrics.jsonl.gz").exists():
             time.sleep(0.05)
         time.sleep(0.5)

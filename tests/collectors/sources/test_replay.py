@@ -10,7 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from collectors.sources.serving import INCIDENTS, ROOT, TEXT, free_port, only_metrics
+from collectors.sources.serving import INCIDENTS, ROOT, TEXT, only_metrics
+from ports import free_port
 
 from app.collectors import replay
 from app.collectors.sources.bundle import BundleError

@@ -7,9 +7,10 @@ import time
 from http.server import BaseHTTPRequestHandler
 
 import pytest
-from collectors.sources.serving import TEXT, free_port, say, serving
+from collectors.sources.serving import TEXT, say, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ports import free_port
 
 from app.collectors.access import Access, AccessError
 from app.collectors.formats import prometheus_text
@@ -138,7 +139,9 @@ def test_a_useless_answer_is_an_error_that_says_why(name: str):
 
 
 @given(
-    body=st.binary(max_size=200) | st.text(max_size=200).map(str.encode) | st.binary(max_size=80).map(lambda rest: b"vllm:x 1\n" + rest),
+    body=st.binary(max_size=200)
+    | st.text(max_size=200).map(str.encode)
+    | st.binary(max_size=80).map(lambda rest: b"vllm:x 1\n" + rest),
     status=st.sampled_from([200, 200, 200, 204, 206, 400, 503]),
     kind=st.sampled_from(["text/plain", "text/plain; charset=utf-16", "text/html", "x", ""]),
 )

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from collectors.sources.test_tail import append, line
-from e2e.conftest import START, free_port, wait
+from e2e.conftest import START, wait
+from ports import free_port
 from starlette.applications import Starlette
 from starlette.routing import Route
 from ui.test_server import asgi
@@ -86,7 +87,19 @@ def test_a_full_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch):
 
 @contextmanager
 def dashboard(port: int, folder: Path) -> Iterator[subprocess.Popen]:
-    command = [sys.executable, "-c", START, "serve", "--port", str(port), "--store", str(folder / "a.duckdb"), "--no-browser", "--token", "secret"]
+    command = [
+        sys.executable,
+        "-c",
+        START,
+        "serve",
+        "--port",
+        str(port),
+        "--store",
+        str(folder / "a.duckdb"),
+        "--no-browser",
+        "--token",
+        "secret",
+    ]
     with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
             wait(process, f"http://127.0.0.1:{port}/healthz", folder / "log")
@@ -96,7 +109,19 @@ def dashboard(port: int, folder: Path) -> Iterator[subprocess.Popen]:
 
 
 def ingest(source: str, port: int, **options: Any) -> subprocess.Popen:
-    command = [sys.executable, "-m", "app", "ingest", source, "--server", "h:8000", "--to", f"http://127.0.0.1:{port}/", "--format", "json"]
+    command = [
+        sys.executable,
+        "-m",
+        "app",
+        "ingest",
+        source,
+        "--server",
+        "h:8000",
+        "--to",
+        f"http://127.0.0.1:{port}/",
+        "--format",
+        "json",
+    ]
     environment = {**os.environ, "WEAKLINK_TOKEN": options.pop("token", "secret")}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options)
 

@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from collectors.sources.serving import ROOT, TEXT, free_port, say, serving
+from collectors.sources.serving import ROOT, TEXT, say, serving
+from ports import free_port
 
 from app.collectors.sources.kv_events import Subscription
 from app.collectors.sources.prometheus import Server
