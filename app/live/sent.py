@@ -85,10 +85,12 @@ def sending(
         with httpx.Client(headers=headers, timeout=PATIENCE) as client:
             post = _Post(client, to, asked, stop, say, counts)
 
-            def take(lines: bytes, position: int) -> None:
-                post.send(lines, max(0, position - len(lines)))
-
             has = post.send(b"", 0)
+            base = has if path is None else 0  # what a pipe brings is behind what pipes before it brought
+
+            def take(lines: bytes, position: int) -> None:
+                post.send(lines, base + max(0, position - len(lines)))
+
             if path is None:
                 tail.stream(sys.stdin.buffer, take, stop)
             else:

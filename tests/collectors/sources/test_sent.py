@@ -172,6 +172,8 @@ def test_a_pipe_and_what_is_refused(tmp_path: Path):
         piped = ingest("-", port, stdin=subprocess.PIPE)
         said, _ = piped.communicate(line(1) + line(2), timeout=60)
         assert (piped.returncode, json.loads(said)) == (0, {"lines": 2, "rejected": 0, "stat": 2})
+        later = ingest("-", port, stdin=subprocess.PIPE)  # `kubectl logs` was started again
+        later.communicate(line(4), timeout=60)
         stranger = ingest("-", port, stdin=subprocess.PIPE, token="wrong")
         _, said = stranger.communicate(line(3), timeout=60)
         assert stranger.returncode == 1
@@ -179,4 +181,6 @@ def test_a_pipe_and_what_is_refused(tmp_path: Path):
         running.terminate()
         running.wait()
     with Store(tmp_path / "a.duckdb") as store:
-        assert numbers(store) == [1, 2]
+        assert numbers(store) == [1, 2, 4]
+        # behind the first one: a piece of it that comes again after a kill is known by its end
+        assert store.rows("SELECT bytes FROM source_file") == [(len(line(1) + line(2) + line(4)),)]
