@@ -58,7 +58,7 @@ def test_a_recording_gives_the_verdict_of_what_it_recorded(tmp_path: Path):
 def test_the_manifest_says_what_it_is(tmp_path: Path):
     out = tmp_path / "a.zip"
     with serving(say(TEXT)) as url:
-        recorded(out, [Target(f"{url}/metrics?token=secret", interval_s=0.1)], 0.5)
+        recorded(out, [Target(f"{url}/metrics?token=secret", interval_s=0.1)], 2.0)
     with zipfile.ZipFile(out) as archive:
         manifest = tomllib.loads(archive.read("manifest.toml").decode())
     assert manifest["kind"] == "recorded"

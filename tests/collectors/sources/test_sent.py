@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,6 +127,17 @@ def ingest(source: str, port: int, **options: Any) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options)
 
 
+def until_stored(port: int, count: int) -> None:
+    """Wait until the dashboard has so many of the lines."""
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Authorization": "Bearer secret"})
+    end, said = time.monotonic() + 60, ""
+    while f'weaklink_rows{{table="stat"}} {count}.0\n' not in said:
+        assert time.monotonic() < end, said
+        time.sleep(0.2)
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            said = answer.read().decode()
+
+
 def test_a_dashboard_that_is_killed_gets_each_line_once(tmp_path: Path):
     port, log = free_port(), tmp_path / "server.log"
     log.write_text(line(1))
@@ -133,7 +145,7 @@ def test_a_dashboard_that_is_killed_gets_each_line_once(tmp_path: Path):
         sending = ingest(str(log), port)
         refuses_itself(tmp_path, log)
         append(log, line(2))
-        time.sleep(2)
+        until_stored(port, 2)
         first.send_signal(signal.SIGKILL)
         first.wait()
         append(log, line(3) + line(4))
@@ -142,7 +154,7 @@ def test_a_dashboard_that_is_killed_gets_each_line_once(tmp_path: Path):
     with dashboard(port, tmp_path) as second:
         assert "goes on" in sending.stderr.readline()
         append(log, line(5))
-        time.sleep(2)
+        until_stored(port, 5)
         sending.terminate()
         said, _ = sending.communicate(timeout=30)
         assert sending.returncode == 0
