@@ -23,7 +23,7 @@ from app.store import CLOSED, MIN_FREE_BYTES, Store, sql
 DAY_S: Final = 86400.0
 GRACE_S: Final = 7200.0  # a day is closed so long after its end: a Prometheus may still be asked for it
 EVERY_S: Final = 600.0  # between two looks
-MOST_ROWS: Final = 50_000_000  # of one file: sorting more would not fit into the store's memory
+MOST_ROWS: Final = 50_000_000  # that are worked on at once: sorting more would not fit into the store's memory
 LEVELS: Final = {"minute": 60.0, "hour": 3600.0}
 PERIODIC: Final = (
     "spec_decode",
@@ -39,6 +39,7 @@ ORDER: Final = {
     "step": "floor(ts / 3600), file_id, engine, line",
     "kv_event": "line",
 }
+SCRATCH: Final = {"old_sample": "VIEW", "old_instant": "TABLE", "new_span": "TABLE", "day_instant": "TABLE", "day_span": "TABLE"}
 LOG: Final = logging.getLogger("weaklink.retention")
 
 
@@ -239,22 +240,27 @@ def _levels(store: Store) -> list[tuple[str, str]]:
 def thin(store: Store, day: str, level: str, now: float) -> None:
     """Bring a closed day to a coarser level; "none" drops it. Steps and KV events are not thinned but dropped."""
     low, high = _start(day), _start(day) + DAY_S
-    found = store.rows("SELECT segment_id, level, file FROM segment WHERE name = 'sample' AND day = ? ORDER BY segment_id", [day])
-    finer = [(one, file) for one, has, file in found if _rank(has) < _rank(level)]
+    found = store.rows(
+        "SELECT segment_id, level, file, count FROM segment WHERE name = 'sample' AND day = ? ORDER BY segment_id", [day]
+    )
+    finer = [(one, file, count) for one, has, file, count in found if _rank(has) < _rank(level)]
     with contextlib.ExitStack() as stack:
-        file = count = None
-        if finer:
-            _gather(store, [file for _, file in finer], LEVELS.get(level, 0.0))
-        if finer and level in LEVELS:
-            file, count = stack.enter_context(_written(store, "sample", day, sql("retention", "sample").rstrip().rstrip(";")))
+        stack.callback(store.execute, "; ".join(f"DROP {what} IF EXISTS {name}" for name, what in SCRATCH.items()))
+        files = []
+        for since, until in _slices(low, sum(count for *_, count in finer)):
+            _gather(store, [file for _, file, _ in finer], LEVELS.get(level, 0.0), since, until)
+            if level in LEVELS:
+                written = _written(store, "sample", day, sql("retention", "sample").rstrip().rstrip(";"))
+                file, count = stack.enter_context(written)
+                files += [(file, since, until)] if count else []
         with store.transaction():
-            if file is not None and count:
-                _enter(store, "sample", day, level, file, low, high)
+            for file, since, until in files:
+                _enter(store, "sample", day, level, file, since, until)
             if finer:
-                _swap(store, level, LEVELS.get(level, DAY_S))
+                _swap(store, LEVELS.get(level, DAY_S), [file for _, file, _ in finer], low, high, dropped=level == "none")
             store.execute(
                 "DELETE FROM segment WHERE day = ? AND (name <> 'sample' OR list_contains(?, segment_id))",
-                [day, [one for one, _ in finer]],
+                [day, [one for one, *_ in finer]],
             )
             store.execute("DELETE FROM thinned WHERE day = ?", [day])
             store.execute("INSERT INTO thinned VALUES (?, ?, ?)", [day, level, now])
@@ -262,36 +268,57 @@ def thin(store: Store, day: str, level: str, now: float) -> None:
                 store.closed(table)
 
 
-def _gather(store: Store, names: list[str], seconds: float) -> None:
-    """The temporary tables that thinning works on: the samples, the instants, and what gauges did between kept ones."""
+def _slices(low: float, rows: int) -> list[tuple[float, float]]:
+    """Whole hours of a day that hold about MOST_ROWS each; none of a day without rows.
+
+    What is kept of a slice does not depend on the others: the first and the last instant of each server stay, so that whatever
+    happens between two slices is between two kept instants.
+    """
+    parts = min(24, math.ceil(rows / MOST_ROWS))
+    edges = [low + 3600.0 * (24 * at // parts) for at in range(parts)]
+    return list(zip(edges, [*edges[1:], low + DAY_S], strict=True)) if parts else []
+
+
+def _samples(store: Store, names: list[str], where: str) -> str:
     assert store.segments is not None
     paths = ", ".join(f"'{_quoted(store.segments / name)}'" for name in names)
-    store.execute(f"CREATE OR REPLACE TEMP VIEW old_sample AS SELECT * FROM read_parquet([{paths}])")
-    if not seconds:
-        store.execute(
-            "CREATE OR REPLACE TEMP TABLE old_instant AS SELECT DISTINCT s.instance, o.ts, NULL::DOUBLE AS into_ts FROM old_sample AS o JOIN series AS s USING (series_id)"
+    return f"SELECT * FROM read_parquet([{paths}]) WHERE {where}"
+
+
+def _gather(store: Store, names: list[str], seconds: float, since: float, until: float) -> None:
+    """The temporary tables that thinning a slice works on: its samples, its instants, and what gauges did between kept ones.
+
+    Instants and gauges are also added to those of the day.
+    """
+    store.execute(f"CREATE OR REPLACE TEMP VIEW old_sample AS {_samples(store, names, _between('ts', since, until))}")
+    if seconds:
+        store.create("old_instant", sql("retention", "instant"), {"seconds": seconds})
+        store.create("new_span", sql("retention", "gauge_span"))
+    else:
+        store.create(
+            "old_instant", "SELECT DISTINCT s.instance, o.ts, NULL::DOUBLE AS into_ts FROM old_sample AS o JOIN series AS s USING (series_id)"
         )
-        store.execute("CREATE OR REPLACE TEMP TABLE new_span AS SELECT * FROM gauge_span WHERE false")
-        return
-    store.create("old_instant", sql("retention", "instant"), {"seconds": seconds})
-    store.create("new_span", sql("retention", "gauge_span"))
+        store.create("new_span", "SELECT * FROM gauge_span WHERE false")
+    for name, whole in (("old_instant", "day_instant"), ("new_span", "day_span")):
+        store.execute(f"CREATE TEMP TABLE IF NOT EXISTS {whole} AS FROM {name} WHERE false; INSERT INTO {whole} FROM {name}")
 
 
-def _swap(store: Store, level: str, seconds: float) -> None:
+def _swap(store: Store, seconds: float, names: list[str], low: float, high: float, *, dropped: bool) -> None:
     """Take the scrapes and gauges of a thinned day out that stand for themselves no more."""
     live = "file_id IN (SELECT file_id FROM source_file WHERE live)"
     store.execute(
-        f"DELETE FROM scrape USING old_instant AS o WHERE scrape.instance = o.instance AND scrape.ts = o.ts "
+        f"DELETE FROM scrape USING day_instant AS o WHERE scrape.instance = o.instance AND scrape.ts = o.ts "
         f"AND o.into_ts IS DISTINCT FROM o.ts AND {live}"
     )
-    span = "ts >= (SELECT min(ts) FROM old_instant) AND ts <= (SELECT max(ts) FROM old_instant)"
+    span = "ts >= (SELECT min(ts) FROM day_instant) AND ts <= (SELECT max(ts) FROM day_instant)"
     last = f"SELECT file_id, max(ts) FROM scrape WHERE NOT ok AND {span} GROUP BY file_id, floor(ts / {seconds})"
-    keep_some = "true" if level == "none" else f"(file_id, ts) NOT IN ({last})"
+    keep_some = "true" if dropped else f"(file_id, ts) NOT IN ({last})"
     store.execute(f"DELETE FROM scrape WHERE NOT ok AND {span} AND {live} AND {keep_some}")
-    store.execute(
-        "DELETE FROM gauge_span USING old_sample AS o WHERE gauge_span.series_id = o.series_id AND gauge_span.ts = o.ts"
-    )
-    store.execute("INSERT INTO gauge_span SELECT series_id, ts, seconds, low, mean, high FROM new_span")
+    known = _between("ts", low, high)
+    if store.rows(f"SELECT 1 FROM gauge_span WHERE {known} LIMIT 1"):  # else reading all samples again is for nothing
+        old = _samples(store, names, known)
+        store.execute(f"DELETE FROM gauge_span USING ({old}) AS o WHERE gauge_span.series_id = o.series_id AND gauge_span.ts = o.ts")
+    store.execute("INSERT INTO gauge_span SELECT series_id, ts, seconds, low, mean, high FROM day_span")
 
 
 def _drop_rows(store: Store, before: float) -> None:

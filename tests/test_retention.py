@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from recordings import finished, series
 
+from app import retention
 from app.ingest import load
 from app.live.scraped import Feeds, put
 from app.pipeline import window_of
@@ -30,20 +31,20 @@ def text(values: dict[str, float]) -> str:
     return "".join(f"{name} {value}\n" for name, value in values.items())
 
 
-def server(rng: np.random.Generator, seconds: int, step: float = 5.0) -> Iterator[dict[str, Any]]:
+def server(rng: np.random.Generator, seconds: int, step: float = 5.0, begin: float = MIDNIGHT) -> Iterator[dict[str, Any]]:
     """Yield scrapes of a server that restarts twice, one of whose counters falls alone, that is away for a while."""
-    count, tokens, preempted, started = 0, 0, 0, MIDNIGHT - 1000
+    count, tokens, preempted, started = 0, 0, 0, begin - 1000
     for at in np.arange(0.0, seconds, step):
         if at in {600.0, 605.0}:  # two restarts in a row
             count = tokens = preempted = 0
-            started = MIDNIGHT + at
+            started = begin + at
         if at == 900.0:
             preempted = 0
         count += int(rng.integers(0, 5))
         tokens += int(rng.integers(0, 500))
         preempted += int(rng.integers(0, 2))
         if 1200 <= at < 1500:
-            yield {"t": MIDNIGHT + at, "url": HERE, "dur": 0.01, "error": "timed out"}
+            yield {"t": begin + at, "url": HERE, "dur": 0.01, "error": "timed out"}
             continue
         values = finished(count, ttft=0.25, queue=0.125, prefill=0.125, decode=1.0, e2e=1.25)
         values |= {
@@ -54,13 +55,13 @@ def server(rng: np.random.Generator, seconds: int, step: float = 5.0) -> Iterato
             series("kv_cache_usage_perc"): float(rng.random()),
             "process_start_time_seconds": started,
         }
-        yield {"t": MIDNIGHT + at, "url": HERE, "dur": 0.01, "text": text(values)}
+        yield {"t": begin + at, "url": HERE, "dur": 0.01, "text": text(values)}
 
 
-def filled(path: Path, seed: int = 0, seconds: int = 2 * 3600) -> Store:
+def filled(path: Path, seed: int = 0, seconds: int = 2 * 3600, begin: float = MIDNIGHT) -> Store:
     store = Store(path)
     feeds: Feeds = {}
-    put(store, feeds, list(server(np.random.default_rng(seed), seconds)))
+    put(store, feeds, list(server(np.random.default_rng(seed), seconds, begin=begin)))
     return store
 
 
@@ -105,9 +106,22 @@ def test_a_day_is_closed_once_it_is_over_and_reads_the_same(tmp_path: Path):
         assert totals(store) == before
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_thinned_days_have_the_same_counters_and_means(tmp_path: Path, seed: int):
-    with filled(tmp_path / "a.duckdb", seed) as store:
+@pytest.mark.parametrize(
+    ("seed", "at_once", "begin"),
+    [
+        (0, 50_000_000, MIDNIGHT),
+        (1, 50_000_000, MIDNIGHT),
+        (2, 1000, MIDNIGHT),  # worked on hour by hour
+        (3, 1000, MIDNIGHT + 3000),  # a restart is the first scrape of an hour
+        (4, 1000, MIDNIGHT + 2995),  # the last one
+        (5, 1000, MIDNIGHT + 2100),  # the server goes away for an hour's last five minutes
+    ],
+)
+def test_thinned_days_have_the_same_counters_and_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, at_once: int, begin: float
+):
+    monkeypatch.setattr(retention, "MOST_ROWS", at_once)
+    with filled(tmp_path / "a.duckdb", seed, begin=begin) as store:
         before = totals(store)
         assert before["restarts"] == 2
         scrapes = store.rows("SELECT count(*) FROM scrape WHERE ok")[0][0]
