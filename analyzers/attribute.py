@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from analyzers import combine, ranges, replayed, state, steps
-from analyzers.books import NOMINAL_FRONTEND_S, NOMINAL_OUTPUT_S, Books, arrival_rate, books
+from analyzers.books import NOMINAL_FRONTEND_S, NOMINAL_OUTPUT_S, STEP_COSTS, Books, arrival_rate, books
 from analyzers.links import CHAIN, by_name, moe_imbalance
 from analyzers.model import TARGETS, Attribution, Engine, EngineResult, Level, Link, Part, Refusal, Row, Stage, Target, Window
 from analyzers.segments import segments
@@ -21,7 +21,9 @@ NEAR: Final = 0.15  # a runner-up within this of the first, or whose range overl
 CONTRIBUTES: Final = 0.05
 TRACE: Final = 0.01  # share of the measured value from which a link holds a fault at all: then its load is of the same cause
 FEW_REQUESTS: Final = 5  # below this nothing is judged
+UNEXPLAINED: Final = 0.5  # share of the measured value, of either sign: above it nothing is named, nor called healthy
 TPOT_NOISE_S: Final = 0.00035  # two runs of one load differ by as much (attribution.md section 7)
+WHAT_TAKES: Final = "what takes"
 LONG_PROMPT: Final = 8192.0  # mean prompt tokens from which attention over the context decides what a step costs
 
 
@@ -288,7 +290,7 @@ def saves(link: Link, row: Row, name: str, b: Books, per: float) -> float | None
 
 
 # -- the verdict ----------------------------------------------------------------------------------------------------------
-def judge(target: Target, requests: int) -> Target:
+def judge(target: Target, requests: int) -> Target:  # noqa: PLR0911 one return a verdict
     """Name the limiting link by the rule of house.md section 2, or refuse."""
     if target.measured_s is None:
         return target
@@ -306,6 +308,19 @@ def judge(target: Target, requests: int) -> Target:
     target = replace(target, load=load.link if load else None)
     noise_s = TPOT_NOISE_S if target.name == "tpot" else 0.0
     named = ranked[0] if ranked and _limits(ranked[0], measured, noise_s) else None
+    if abs(target.unexplained_s or 0.0) > UNEXPLAINED * measured:
+        told = any(one.what.startswith(STEP_COSTS) for one in target.cannot_determine)
+        why = Refusal(
+            f"{WHAT_TAKES} {target.name.upper()}: {target.unexplained_s:.3g} s of {measured:.3g} s are unexplained; the requests whose stages the window "
+            "has are not those whose latency it has, or something acts that no link sees",
+            "a window that begins before the requests do and ends after them, or one record a request (spans)",
+        )
+        return replace(
+            target,
+            verdict="undetermined",
+            runner_up=named[0] if named else None,
+            cannot_determine=(*target.cannot_determine, *(() if told else (why,))),
+        )
     unseen = [
         p
         for p in target.parts

@@ -26,7 +26,9 @@ OTHERS: Final = 0.05  # share of E2E below zero in "output" from which TTFT must
 AT_TOP: Final = (
     0.1  # share of the waiting, with as many running as ever, from which an unknown cap matters (some interval is the fullest)
 )
+STEP_COSTS: Final = "what the steps of this engine cost"
 FEW_GAUGES: Final = 4  # scrapes below which gauges do not say why requests waited (at 30 s a minute gave a wrong reason)
+REQUEUE_MOST: Final = 0.8  # share of decode that waiting again may take
 SHIFT: Final = 0.1  # share of requests by which finished and first-token populations may differ
 
 
@@ -59,6 +61,7 @@ class Books:
     gauges_hold: bool = True
     recomputed: tuple[float, float, float, str] = (0.0, 0.0, 0.0, "")
     requeue_s: float = 0.0
+    requeue_unread_s: float = 0.0
     stalls: tuple[float, float] = (0.0, 0.0)
     notes: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
@@ -94,9 +97,11 @@ def books(
     if recomputed_tokens is not None:
         recomputed = (recomputed_tokens, *recomputed[1:])
     requeue = _requeue(engine)
+    # where the gauges hold other seconds than the histograms, first waits of requests that have not finished are among them
+    requeue, unread_requeue = (requeue, 0.0) if hold else (0.0, min(requeue / n, REQUEUE_MOST * mean["decode"]))
     queue, seen = _queue(waited or engine, mean["queue"], hits, hold or waited is not None, windows, model)
     in_flight, dwell = _in_flight(windows, model, stages[Stage.FRONTEND], frontend_nominal_s)
-    decode, scale, stalls = _decode(engine, windows, model, mean["decode"], n, recomputed[0], requeue)
+    decode, scale, stalls = _decode(engine, windows, model, mean["decode"], n, recomputed[0], requeue, unread_requeue)
     prefill = _prefill(engine, model, hits, mean["prefill"])
     beyond = max(0.0, stages[Stage.FRONTEND] - max(in_flight, frontend_nominal_s + dwell))
     queue, prefill, stalled = _held_by_stalls(
@@ -107,7 +112,7 @@ def books(
         if model.ok
         else [
             Refusal(
-                "what the steps of this engine cost (batch, prompts beside decodes)",
+                f"{STEP_COSTS} (batch, prompts beside decodes)",
                 (model.refused or "").rpartition("; ")[2] or "a longer recording",
             )
         ]
@@ -160,6 +165,7 @@ def books(
         gauges_hold=hold,
         recomputed=recomputed,
         requeue_s=requeue / n,
+        requeue_unread_s=unread_requeue,
         stalls=stalls,
         notes=(*notes, *model.notes),
         refusals=tuple(refusals),
@@ -400,23 +406,28 @@ def _decode(
     n: float,
     again_tokens: float,
     requeue: float,
+    unread_requeue: float,
 ) -> tuple[dict[str, float], float, tuple[float, float]]:
-    """DECODE seconds by cause, scaled to the measured mean: cells, scaling factor, (stalls, seconds a stall)."""
+    """DECODE seconds by cause, scaled to the measured mean: cells, scaling factor, (stalls, seconds a stall).
+
+    What the steps do not take stays out of the cells (`attribute` puts it into unexplained) as far as it may be waiting again.
+    """
     out = dict.fromkeys(("base", "batch", "prompts", "requeue", "recompute", "beside", "stall", "unread"), 0.0)
     preempted = engine.total.get("preemptions", 0.0)
     if not model.ok or windows is None:
-        out["requeue"] = min(requeue / n, 0.8 * mean)
+        out["requeue"] = min(requeue / n, REQUEUE_MOST * mean)
         out["unread"] = mean - out["requeue"]
         return out, math.nan, (0.0, 0.0)
     prompt, output, _, _ = steps.lengths(engine)
     context = prompt + output / 2 if math.isfinite(prompt + output) else 0.0  # lengths unknown: nothing was read before
     recompute = preempted * model.a + again_tokens * (model.b + model.q * context / 2) if preempted else 0.0
-    held = min(requeue + recompute, 0.8 * mean * n)
+    held = min(requeue + recompute, REQUEUE_MOST * mean * n)
     if requeue + recompute > 0:
         out["requeue"], out["recompute"] = (x / (requeue + recompute) * held / n for x in (requeue, recompute))
     base, batch, prompts = _by_window(windows, model)
     modelled = base + batch + prompts
     left = mean - held / n
+    left -= min(unread_requeue, max(0.0, left - modelled / n))
     scale = left * n / modelled if modelled > 0 else math.nan
     if not modelled > 0:
         out["unread"] = left

@@ -21,6 +21,7 @@ REST_GIB: Final = (
     6.0,
 )  # low, assumed, high; 0.24 and 0.33 on H200 logged 1.9 GiB peak activations and 0.4-1.0 of graphs
 MOST_SHARE: Final = 0.97  # above it vLLM's own reserve is too small on a full GPU
+INSIDE: Final = "inside what is unknown of the GPU"
 WORD: Final = 2.0  # bytes of a 16-bit number
 INT4: Final = 0.28  # 4-bit weights with scales and 16-bit embeddings, of 16-bit ones
 FP8: Final = 0.53  # 8-bit weights with 16-bit embeddings and norms, of 16-bit ones
@@ -107,7 +108,7 @@ def memory_of(engine: Engine) -> Memory:
         weights = WORD * steps.parameters_held(engine) / stages / GIB * _stored(args.get("quantization"))
         how["weights_gib"] = "the model's shape, 16-bit weights" + (" quantised" if args.get("quantization") else "")
     gpu, how["gpu_gib"] = number(facts.get("memory_gib")), "derived from what vLLM took"
-    rest, how["rest_gib"] = 0.0, "inside what is unknown of the GPU"
+    rest, how["rest_gib"] = 0.0, INSIDE  # taken to be nothing beyond that
     named = _device(str(facts.get("device_name") or ""))
     if named is not None:
         gpu, how["gpu_gib"] = named, f"device {facts['device_name']}"
@@ -120,6 +121,8 @@ def memory_of(engine: Engine) -> Memory:
         room, how["room_gib"] = max(share * gpu - weights - rest, 0.0), "share x memory - weights - rest"  # NaN stays
     if not math.isfinite(pool):
         pool, how["pool_tokens"] = room * GIB / each, "modelled: room over bytes a token"
+    if how["rest_gib"] == INSIDE:
+        rest = math.nan
     return Memory(gpu, share, weights, each * pool / GIB, room, rest, each, pool, override, how)
 
 

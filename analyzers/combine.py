@@ -146,10 +146,17 @@ def _after(name: str, first: Target, second: Target, requests: int, client: floa
         None,
         None,
         "undetermined",
-        tuple(dict.fromkeys((*first.cannot_determine, *second.cannot_determine))),
+        _refusals((first, second)),
         (*said, *dict.fromkeys((*first.conditions, *second.conditions))),
     )
     return judge(chained, requests)
+
+
+def _refusals(targets: Sequence[Target]) -> tuple[Refusal, ...]:
+    """What could not be told of any; but how much is unexplained is judged anew of the whole."""
+    from analyzers.attribute import WHAT_TAKES  # noqa: PLC0415 as judge
+
+    return tuple(dict.fromkeys(r for t in targets for r in t.cannot_determine if not r.what.startswith(WHAT_TAKES)))
 
 
 def label(result: EngineResult, results: Sequence[EngineResult]) -> str:
@@ -188,7 +195,6 @@ def _weighted(name: str, results: Sequence[EngineResult], engines: Sequence[Engi
     chosen = [t for _, t, _ in pairs]
     parts = tuple(_mean_part([t.parts[index] for t in chosen], mean) for index in range(len(chosen[0].parts)))
     spread = [t.measured_s or 0.0 for t in chosen]
-    refusals = tuple(dict.fromkeys(r for t in chosen for r in t.cannot_determine))
     combined = Target(
         name=name,
         measured_s=mean(spread),
@@ -199,7 +205,7 @@ def _weighted(name: str, results: Sequence[EngineResult], engines: Sequence[Engi
         limiting=None,
         runner_up=None,
         verdict="undetermined",
-        cannot_determine=refusals,
+        cannot_determine=_refusals(chosen),
         conditions=(
             f"mean of {len(chosen)} engines, which lie between {min(spread):.4g} and {max(spread):.4g} s",
             *dict.fromkeys(c for t in chosen for c in t.conditions),
@@ -281,7 +287,7 @@ def _states(name: str, results: Sequence[EngineResult], engines: Sequence[Engine
     """Several engines of which only states are known: the limited ones are named, never averaged away."""
     chosen = [r.targets[name] for r in results]
     limited = [(t, r) for t, r in zip(chosen, results, strict=True) if t.limiting]
-    refusals = tuple(dict.fromkeys(r for t in chosen for r in t.cannot_determine))
+    refusals = _refusals(chosen)
     expected = max((int(e.facts.get("data_parallel") or 1) for e in engines), default=1)
     if expected > len(results):
         refusals = (

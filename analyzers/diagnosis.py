@@ -12,14 +12,13 @@ from typing import Final
 
 import numpy as np
 
-from analyzers.attribute import attribute
+from analyzers.attribute import UNEXPLAINED, attribute
 from analyzers.books import PREEMPTING_PER_S, cap_of
-from analyzers.links import by_name, tries
+from analyzers.links import by_name, offered, tries
 from analyzers.model import Attribution, Engine, Part, Target, Window
 from analyzers.slo import EXPLAINED_BY, KINDS
 
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
-UNEXPLAINED: Final = 0.5  # of the measured value: above this nothing is named
 FAULT: Final = 0.05  # of the measured value: the smallest fault that is mentioned
 CHANGED: Final = 1.5  # ratio from which a number of the window is called changed
 FEW: Final = 5  # finished requests below which a baseline says nothing
@@ -84,6 +83,7 @@ def diagnose(
         diagnosis,
         before_s=base.measured_s if base else None,
         changed=tuple(changes(window, before)) if before is not None else (),
+        tries=tuple(offered(diagnosis.tries, found.versions)),
         start=window.start,
         end=window.end,
     )

@@ -87,7 +87,7 @@ def _by_rule(engine: Engine) -> Hits:  # noqa: PLR0911 one return a rule, in ord
         )
     if _nothing_evicted(engine):
         return Hits(now, now, now, "no-eviction certificate: fewer tokens were written since the start than the pool holds")
-    if steps.number(engine.facts.get("data_parallel"), 1.0) > 1:
+    if max(steps.number(engine.facts.get(name), 1.0) for name in ("data_parallel", "engines_seen")) > 1:
         return Hits(
             now,
             now,

@@ -50,6 +50,7 @@ class Workload:
     sharing_how: str
     in_flight_mean: float | None
     in_flight_max: float | None
+    in_flight_engine_max: float | None  # in one engine
     loop: str
     modality: tuple[str, ...]
     shape: str
@@ -77,6 +78,7 @@ def workload(window: Window) -> Workload:
         rate_per_s=sum(known) if known else None, dispersion=_dispersion(engines), prompt=prompt, output=output,
         hit_ratio=hit, shared_ratio=shared, sharing_how=how,
         in_flight_mean=float(inside.mean()) if len(inside) else None, in_flight_max=float(inside.max()) if len(inside) else None,
+        in_flight_engine_max=max((float(one.max()) for one in (_in_flight([e]) for e in engines) if len(one)), default=None),
         loop=loop, modality=_modality(engines), shape=shape, kv_bytes_per_token=kv, says="",
     )  # fmt: skip
     return Workload(**{**{name: getattr(found, name) for name in Workload.__slots__}, "says": _says(found)})

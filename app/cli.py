@@ -116,6 +116,8 @@ def _limits(given: list[str] | None) -> dict[str, float]:
             limits[TargetName(name).value] = float(seconds)
         except ValueError:
             _fail(f"--slo {item}: expected TARGET=SECONDS with ttft, tpot or e2e", 1)
+        if not 0 < limits[name] < math.inf:
+            _fail(f"--slo {item}: expected more than 0 seconds", 1)
     return limits
 
 

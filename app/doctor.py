@@ -124,9 +124,10 @@ def _absent(engine: Engine, version: str | None, rule: Mapping[str, Any], *, met
         )
         return Finding(name, what, "missing", f"every server has it: {said}")
     if "when" in rule and not engine.facts.get("args", {}).get(rule["when"]):
-        known = engine.facts.get("args_known")
-        said = f"{rule['when']} is not set" if known else f"needed only with {rule['when']}, and the arguments are not known"
-        return Finding(name, what, "unused", said, rule["flag"], rule["cost"])
+        if not engine.facts.get("args_known"):
+            said = f"needed only with {rule['when']}, and the arguments are not known"
+            return Finding(name, what, "missing", said, rule["flag"], rule["cost"])
+        return Finding(name, what, "unused", f"{rule['when']} is not set", rule["flag"], rule["cost"])
     if not rule["flag"]:
         return Finding(name, what, "missing", f"since {rule['since']}" + ("" if version else "; the version is not known"))
     return Finding(name, what, "off", rule.get("hint", ""), rule["flag"], rule["cost"])

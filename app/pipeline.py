@@ -99,6 +99,9 @@ def _window_of(
         for pair in pairs
         if engines is None or pair[1] in engines or f"{pair[0]}/{pair[1]}" in engines
     )
+    # also of those that were not asked for: each has a prefix cache of its own
+    beside = Counter(instance for instance, _ in pairs)
+    found = tuple(replace(engine, facts={**engine.facts, "engines_seen": beside[engine.instance]}) for engine in found)
     found = tuple(_with_clients(store, bounds, engine, alone=_alone(pairs, (engine.instance, engine.engine))) for engine in found)
     again = interval["restarted"].astype(bool) if len(interval["ts"]) else np.zeros(0, bool)
     restarts = len(set(zip(interval["instance"][again], interval["ts"][again], strict=True)))  # one of a server, not of each engine

@@ -2,13 +2,13 @@
 
 A module has a docstring (first line: the change) and
     NAME      its name, that of the file
-    SINCE     the first vLLM version of its flags (versions.FLAGS), None: all that can be read
+    SINCE     the first vLLM version of its flags (analyzers/versions.py), None: all that can be read
     RELIEVES  links that it acts on ("floor": the work itself)      TAKES    links that it takes from: never proposed where one of them limits
     EFFORT    0 a setting, 1 answers, chunks or isolation change, 2 more GPUs or servers
     TOUCHES   arguments that differ once it is done, so that an experiment can tell what else was changed
     propose(case)  a Hypothesis where it applies to configuration and observation, else None
     changed(case)  the Change of each engine, where the twin can replay it
-What several modules share lies beside them: versions, pool, trial, objectives, caches.
+What several modules share lies beside them: pool, trial, objectives, caches.
 """
 
 import math

@@ -5,9 +5,9 @@ One Python event loop renders, tokenizes, detokenizes and streams for all connec
 
 from typing import Final
 
-from analyzers import api_server
+from analyzers import api_server, versions
 from analyzers.case import Case, amount, effect
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.model import TARGETS, Hypothesis
 
 NAME: Final = "api_servers"

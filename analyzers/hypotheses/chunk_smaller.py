@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from analyzers import steps
+from analyzers import steps, versions
 from analyzers.books import Books
 from analyzers.case import Case, Change, amount, by_twin
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.model import Hypothesis, Stage
 from analyzers.twin import Setup
 

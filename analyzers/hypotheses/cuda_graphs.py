@@ -3,10 +3,10 @@
 import math
 from typing import Final
 
-from analyzers import steps
+from analyzers import steps, versions
 from analyzers.capacity import GIB, memory_of
 from analyzers.case import FLOOR, Case, amount, within
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.model import Hypothesis
 
 NAME: Final = "cuda_graphs"

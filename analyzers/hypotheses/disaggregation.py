@@ -10,9 +10,10 @@ from typing import Final
 
 import numpy as np
 
+from analyzers import versions
 from analyzers.books import Books, arrival_rate
 from analyzers.case import Case, amount, by_twin, effect, per_target
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.model import Effect, Hypothesis, Stage
 from analyzers.steps import lengths, number
 from analyzers.twin import Load, Setup, Twin, simulate

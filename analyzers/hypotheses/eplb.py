@@ -7,8 +7,9 @@ steps meanwhile; in 0.24 moves every 300 steps made everything slower than the i
 import math
 from typing import Final
 
+from analyzers import versions
 from analyzers.case import Case, amount, by_books, within
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.links.moe_imbalance import BALANCED, FIRST_RIGHT, MEASURE, MIN_LINES, iota, ranks, right_axis
 from analyzers.model import TARGETS, Hypothesis
 from analyzers.steps import number

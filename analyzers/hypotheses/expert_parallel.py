@@ -2,8 +2,9 @@
 
 from typing import Final
 
+from analyzers import versions
 from analyzers.case import UNPREDICTED, Case
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.links.moe_imbalance import MEASURE, ranks
 from analyzers.model import Hypothesis
 from analyzers.steps import number

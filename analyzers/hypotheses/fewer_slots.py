@@ -7,11 +7,11 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from analyzers import steps
+from analyzers import steps, versions
 from analyzers.books import Books
 from analyzers.capacity import held_tokens
 from analyzers.case import Case, Change, amount, by_twin
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.model import Hypothesis
 from analyzers.twin import ENDLESS, Setup
 

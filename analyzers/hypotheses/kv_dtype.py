@@ -7,11 +7,11 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from analyzers import steps
+from analyzers import steps, versions
 from analyzers.books import Books
 from analyzers.capacity import QUANTISED_KV, memory_of
 from analyzers.case import Case, Change, by_twin, within
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.hypotheses.pool import resized
 from analyzers.model import TARGETS, Hypothesis
 from analyzers.twin import Setup

@@ -4,11 +4,11 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from analyzers import steps
+from analyzers import steps, versions
 from analyzers.books import Books
 from analyzers.capacity import MOST_SHARE, memory_of, pool_with
 from analyzers.case import Case, Change, amount, by_books, by_twin, effect, within
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.hypotheses.pool import resized
 from analyzers.model import TARGETS, Effect, Hypothesis
 from analyzers.twin import ENDLESS, Setup

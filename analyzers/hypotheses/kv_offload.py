@@ -7,11 +7,11 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from analyzers import steps
+from analyzers import steps, versions
 from analyzers.books import Books
 from analyzers.capacity import GIB, kv_bytes, memory_of
 from analyzers.case import Case, Change, amount, between, by_twin, effect
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.model import TARGETS, Effect, Hypothesis
 from analyzers.twin import Setup
 

@@ -7,9 +7,10 @@ import math
 from dataclasses import replace
 from typing import Final
 
+from analyzers import versions
 from analyzers.books import Books
 from analyzers.case import Case, Change, amount, by_twin
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.model import Hypothesis
 from analyzers.steps import number
 from analyzers.twin import Setup

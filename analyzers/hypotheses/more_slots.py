@@ -4,9 +4,10 @@ import math
 from dataclasses import replace
 from typing import Final
 
+from analyzers import versions
 from analyzers.books import Books, cap_of
 from analyzers.case import Case, Change, amount, by_books, by_twin
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.model import Hypothesis
 from analyzers.twin import ENDLESS, Setup
 

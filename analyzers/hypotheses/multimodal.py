@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
+from analyzers import versions
 from analyzers.case import Case, amount, within
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.model import Hypothesis
 from analyzers.steps import number
 

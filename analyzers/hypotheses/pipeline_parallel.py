@@ -8,10 +8,11 @@ import math
 from dataclasses import replace
 from typing import Final
 
+from analyzers import versions
 from analyzers.books import Books
 from analyzers.capacity import memory_of, pool_with
 from analyzers.case import Case, Change, between, by_twin
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.hypotheses.pool import resized
 from analyzers.model import Hypothesis
 from analyzers.steps import number

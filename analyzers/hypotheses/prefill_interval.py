@@ -3,8 +3,9 @@
 import math
 from typing import Final
 
+from analyzers import versions
 from analyzers.case import Case, amount, within
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.model import Hypothesis, Stage
 from analyzers.steps import number
 

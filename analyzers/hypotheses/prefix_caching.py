@@ -5,8 +5,9 @@ On: what had been computed for another request is not computed again. Off saves 
 
 from typing import Final
 
+from analyzers import versions
 from analyzers.case import UNPREDICTED, Case, amount, by_twin, within
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.hypotheses.pool import MOST_HITS, hitting
 from analyzers.model import TARGETS, Effect, Hypothesis
 

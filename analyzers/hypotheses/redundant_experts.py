@@ -7,9 +7,10 @@ of KV blocks.
 import math
 from typing import Final
 
+from analyzers import versions
 from analyzers.capacity import GIB, memory_of
 from analyzers.case import Case, amount, within
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.links.moe_imbalance import BALANCED, MIN_LINES, iota, ranks, right_axis
 from analyzers.model import TARGETS, Hypothesis
 from analyzers.steps import number

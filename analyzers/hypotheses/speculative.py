@@ -8,10 +8,11 @@ import math
 from dataclasses import replace
 from typing import Final
 
+from analyzers import versions
 from analyzers.attribute import growth_s
 from analyzers.books import Books
 from analyzers.case import FLOOR, UNPREDICTED, Case, Change, amount, between, by_twin
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.model import Hypothesis
 from analyzers.twin import Setup
 

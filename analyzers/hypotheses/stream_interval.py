@@ -5,8 +5,9 @@ The API server detokenizes, serializes and sends every N-th token's worth at onc
 
 from typing import Final
 
+from analyzers import versions
 from analyzers.case import Case, amount, within
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.model import Hypothesis
 from analyzers.steps import number
 

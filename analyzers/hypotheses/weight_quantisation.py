@@ -7,11 +7,11 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from analyzers import steps
+from analyzers import steps, versions
 from analyzers.books import Books
 from analyzers.capacity import FP8, GIB, QUANTISED_WEIGHTS, memory_of, pool_with
 from analyzers.case import FLOOR, Case, Change, between, by_twin, within
-from analyzers.hypotheses import trial, versions
+from analyzers.hypotheses import trial
 from analyzers.hypotheses.pool import resized
 from analyzers.model import TARGETS, Hypothesis
 from analyzers.twin import Setup

@@ -6,7 +6,9 @@ own rule for what fixing it saves), `fix(setup)` (the counterfactual in the twin
 request seconds says).
 """
 
+import re
 import textwrap
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Final
 
@@ -23,6 +25,7 @@ from analyzers.links import (
     slots,
     speculation,
 )
+from analyzers.versions import FLAGS, has, parsed
 
 CHAIN: Final[tuple[ModuleType, ...]] = (
     frontend,
@@ -54,13 +57,24 @@ def sections(module: ModuleType) -> dict[str, str]:
     return {name: textwrap.dedent("\n".join(lines)).strip() for name, lines in found.items()}
 
 
-def tries(module: ModuleType) -> list[tuple[str, str]]:
-    """What to try, one pair a change: (the flag or change, what it costs next door)."""
+def tries(module: ModuleType, versions: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """What to try, one pair a change: (the flag or change, what it costs next door), as far as these versions of vLLM have it."""
     out = []
     for line in sections(module).get("What to try", "").splitlines():
         change, _, cost = line.strip().partition(": ")
         out.append((change, cost))
-    return out
+    return offered(out, versions)
+
+
+def offered(changes: Iterable[tuple[str, str]], versions: Iterable[str]) -> list[tuple[str, str]]:
+    """The changes without those by a flag that none of these versions has."""
+    known = [one for one in map(parsed, versions) if one]
+
+    def there(change: str) -> bool:
+        named = [flag for flag in re.findall(r"--([a-z-]+)", change) if flag in FLAGS]
+        return not known or all(any(has(version, flag) for version in known) for flag in named)
+
+    return [(change, cost) for change, cost in changes if there(change)]
 
 
 def by_name(name: str) -> ModuleType:

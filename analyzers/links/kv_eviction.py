@@ -52,22 +52,29 @@ def row(books: Books) -> Row:
     bound = None if known else prompt_seconds(books)
     if books.queue["unread"] > 0:
         known, bound = False, {**(bound or {}), Stage.QUEUE: books.queue["unread"]}
+    if books.requeue_unread_s > 0:
+        known, bound = False, {**(bound or {}), Stage.DECODE: (bound or {}).get(Stage.DECODE, 0.0) + books.requeue_unread_s}
     return Row(
         cells=cells if known or seen else {},
         known=known or seen,
         bound=bound,
         pressure=top if math.isfinite(top) else None,
         fact=f"{100 * top:.0f} % of blocks" if math.isfinite(top) else "KV use unknown",
-        conditions=_conditions(books, known=known),
+        conditions=_conditions(books),
         evidence=tuple(_evidence(books)),
     )
 
 
-def _conditions(books: Books, *, known: bool) -> tuple[str, ...]:
+def _conditions(books: Books) -> tuple[str, ...]:
     said = []
+    if books.requeue_unread_s > 0:
+        said.append(
+            f"waiting again after a preemption is not in it: up to {books.requeue_unread_s:.3g} s a request, of which the gauges do not "
+            "tell the first waits of requests that had not finished"
+        )
     if books.engine.total.get("preemptions"):
         said.append(f"recomputed tokens: {books.recomputed[3]}")
-    if not known:
+    if not books.hits.evicted_known:
         said.append(f"evicted prefixes are not in it: {books.hits.how}")
     elif books.hits.evicted > 0:
         said.append(f"evicted prefixes: {books.hits.how}")
@@ -77,11 +84,11 @@ def _conditions(books: Books, *, known: bool) -> tuple[str, ...]:
 def _evidence(books: Books) -> list[str]:
     n, said = books.engine.total.get("preemptions", math.nan), []
     if n > 0:
+        unread = books.requeue_unread_s
+        again = f"up to {unread:.3f} s of waiting again" if unread > 0 else f"{books.requeue_s:.3f} s of waiting again"
         said.append(
-            f"{n:.0f} preemptions, {books.requeue_s:.3f} s of waiting again a request, {books.recomputed[0]:.0f} tokens computed again"
+            f"{n:.0f} preemptions, {again} a request, {books.recomputed[0]:.0f} tokens computed again"
         )
-    elif n == 0:
-        said.append("no preemptions")
     if books.queue["kv"] > 0:
         said.append(
             f"{100 * books.seen.get('kv_share', 0.0):.0f} % of the waiting with KV blocks short, up to {books.seen.get('waiting_max', 0.0):.0f} requests"
@@ -90,6 +97,8 @@ def _evidence(books: Books) -> list[str]:
         said.append(f"prefix hit rate {books.hits.now:.2f}, {books.hits.endless:.2f} with endless blocks ({books.hits.how})")
     elif books.hits.evicted_known and books.hits.how:
         said.append(books.hits.how)
+    if n == 0:
+        said.append("no preemptions")
     blocks = steps.number(books.engine.facts.get("kv_blocks"))
     if math.isfinite(blocks):
         said.append(f"{blocks:.0f} blocks in the pool")

@@ -205,7 +205,7 @@ def row(books: Books) -> Row:
             bound=_bound(books) if spread else None,
             used=spread,
             fact="unobserved" if spread else "not known to be spread",
-            conditions=(_why_not(engine),),
+            conditions=(_why_not(engine)[0],),
         )
     busiest, count = iota(engine)
     said = [
@@ -259,13 +259,25 @@ def _ruled_out(engine: Engine) -> str | None:
     return None
 
 
-def _why_not(engine: Engine) -> str:
+def _why_not(engine: Engine) -> tuple[str, str]:
+    """Why the imbalance is not known, and what would tell."""
     lines = [e for e in engine.event if e.kind == "eplb"]
     if lines and not right_axis(engine):
-        return f"the balancedness lines of vLLM {engine.version or '(version unknown)'} may be over layers, not ranks: they do not measure imbalance"
-    if lines:
-        return f"fewer than {MIN_LINES} balancedness lines of steps with at least {BIG_STEP_TOKENS} tokens, or the model's shape, device or steps are unknown"
-    return "no balancedness line: expert imbalance is in no metric of vLLM"
+        said = f"the balancedness lines of vLLM {engine.version or '(version unknown)'} may be over layers, not ranks: they do not measure imbalance"
+        return said, MEASURE
+    if not lines:
+        unless = "" if engine.facts.get("args_known") else "; the arguments are not known: experts may be spread over ranks, unseen"
+        return f"no balancedness line: expert imbalance is in no metric of vLLM{unless}", MEASURE
+    shape, count = engine.facts.get("shape") or {}, iota(engine)[1]
+    if not all(math.isfinite(steps.number(shape.get(name))) for name in ("layers", "experts_per_token", "experts")):
+        return "the balancedness lines are there, but the model's shape is not known: nothing tells which are of big steps", "the model's config.json"
+    if count < MIN_LINES:
+        said = f"{count} balancedness lines of steps with at least {BIG_STEP_TOKENS} tokens, of {MIN_LINES} that are needed"
+        return said, "a longer recording under load, or a smaller log_balancedness_interval"
+    if not len(engine.step.get("ts", ())):
+        said = "the balancedness lines are there, but no iteration lines: nothing tells which steps were as unbalanced"
+        return said, "--enable-logging-iteration-details"
+    return "the balancedness lines are there, but not what the device can do, or how long steps took", "the start of the log (device, arguments)"
 
 
 def refusal(engine: Engine, settled: bool = False) -> Refusal | None:
@@ -275,7 +287,8 @@ def refusal(engine: Engine, settled: bool = False) -> Refusal | None:
     lines = any(e.kind == "eplb" for e in engine.event)
     if not engine.facts.get("expert_parallel") and not lines:
         return None
-    return Refusal(f"MoE imbalance: {_why_not(engine)}", MEASURE + ", or per-rank loads")
+    why, measure = _why_not(engine)
+    return Refusal(f"MoE imbalance: {why}", f"{measure}, or per-rank loads")
 
 
 def sign(engine: Engine) -> Sign | None:

@@ -132,13 +132,13 @@ def _arrivals_per_s(window: Window) -> float | None:
 
 
 def wanted(store: Store) -> tuple[float | None, float | None]:
-    """Context and concurrency of a recording: p99 of prompts and of outputs together, and the most in flight; None: unknown."""
+    """Context and concurrency of a recording: p99 of prompts and of outputs together, and the most in one engine; None: unknown."""
     window = window_of(store)
     if not window.engines:
         return None, None
     found = workload(window)
     if found.prompt is None or found.output is None:
-        return None, found.in_flight_max
+        return None, found.in_flight_engine_max
     longest = [x.quantiles.get("p99", x.mean) for x in (found.prompt, found.output)]
     tokens = sum(x for x in longest if math.isfinite(x))
-    return tokens or None, found.in_flight_max
+    return tokens or None, found.in_flight_engine_max

@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from analyzers import versions
 from analyzers.case import Case
-from analyzers.hypotheses import versions
 
 REPEATED: Final = (0, 16)  # from here on `vllm bench serve` draws prompts over several shared prefixes
 SHARED: Final = 0.05  # hit ratio from which prompts get shared prefixes

@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
+from analyzers import versions
 from analyzers.case import Case, amount
-from analyzers.hypotheses import versions
 from analyzers.hypotheses.trial import size_of
 from analyzers.model import Hypothesis
 from analyzers.steps import number

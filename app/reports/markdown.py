@@ -62,7 +62,7 @@ def _target(t: Mapping[str, Any]) -> list[str]:
     if rows:
         out += _table("", ("link", "seconds", "share", "range", "saves if fixed first", "what shows it"), ":rrrr:", rows)
     out += _list("Ruled out", [f"{name}: {why}" for name, why in t["ruled_out"]])
-    out += _list("Not known, and not needed for the verdict", [f"{name}: {why}" for name, why in t["unknown"]])
+    out += _list("Not known, and not in the verdict", [f"{name}: {why}" for name, why in t["unknown"]])
     out += _list("Cannot be determined", [f"{r['what']}. Measure: {r['measure']}" for r in t["refusals"]])
     return out + _list("Conditions", t["conditions"])
 

@@ -30,7 +30,7 @@ def sections(document: Mapping[str, Any]) -> dict[str, Any]:
         "document": document,
         "window": f"{when(document['window']['start'])} to {when(document['window']['end'])}{_length(document['window'])}",
         "tries": [
-            (TITLES[name], tries(by_name(name))) for name in dict.fromkeys(t["limiting"] for _, _, t in shown if t["limiting"])
+            (TITLES[name], tries(by_name(name), versions_of(document["source"]["vllm_version"]))) for name in dict.fromkeys(t["limiting"] for _, _, t in shown if t["limiting"])
         ],
         "requests": f"{counted(document['requests']['finished'], 'request')} finished, {_aborted(document)}",
         "level": document["source"]["level"],
@@ -54,7 +54,12 @@ def _judged(document: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, An
 
 
 def _vllm(said: Any) -> str:
-    return ", ".join(said) if isinstance(said, list) else said or "version unknown"
+    return ", ".join(versions_of(said)) or "version unknown"
+
+
+def versions_of(said: Any) -> list[str]:
+    """The versions of a document, which has one as a text."""
+    return said if isinstance(said, list) else [said] if said else []
 
 
 def _aborted(document: Mapping[str, Any]) -> str:
@@ -78,7 +83,10 @@ def headline(name: str, t: Mapping[str, Any]) -> str:
         part = next(p for p in t["parts"] if p["link"] == t["limiting"])
         if part["seconds"] is None:
             return f"{TITLES[part['link']]} limits {NAMES[name]}: {'; '.join(part['evidence'])}"
-        return f"{TITLES[part['link']]} limits {NAMES[name]}: {amount(part['seconds'], name)} of the mean {amount(t['measured_s'], name)}"
+        cause = by_name(part["link"]).LINK.cause
+        same = [p["seconds"] for p in t["parts"] if cause and p["seconds"] and by_name(p["link"]).LINK.cause == cause]
+        label, seconds = (cause, sum(same)) if len(same) > 1 else (TITLES[part["link"]], part["seconds"])
+        return f"{label} limits {NAMES[name]}: {amount(seconds, name)} of the mean {amount(t['measured_s'], name)}"
     if t["verdict"] == "healthy":
         return f"Nothing limits {NAMES[name]} beyond load{mean}"
     why = t["cannot_determine"][0]["what"] if t["cannot_determine"] else "see below"
@@ -185,7 +193,7 @@ def _what_ifs(e: Mapping[str, Any]) -> list[str]:
         return [f"{e['instance']}/{e['engine']}: the twin is outside its gate (twin / measured: {gate}); no what-ifs"]
     said = [f"{e['instance']}/{e['engine']}: twin / measured {gate}"]
     said.append(
-        "all faults fixed together would save "
+        "all faults fixed together, load (prefill backlog, decode batch) left as it is, would save "
         + ", ".join(f"{amount(s, name)} of {NAMES[name]}" for name, s in found["joint_s"].items())
     )
     if found["without_long_prompts_s"]:

@@ -175,7 +175,7 @@ def _lists(t: Target, a: Attribution) -> list[str]:
         if not p.used and p.status == "unknown"
     ]
     if off and t.measured_s is not None:
-        lines += ["", "Not known, and not needed for the verdict: " + "; ".join(off)]
+        lines += ["", "Not known, and not in the verdict: " + "; ".join(off)]
     if t.cannot_determine:
         lines += ["", "Cannot determine:"] + [f"  ? {r.what}. Measure: {r.measure}" for r in t.cannot_determine]
     said = [*t.conditions, *(t.part(t.limiting).conditions if t.limiting else ()), *a.notes]
@@ -184,7 +184,7 @@ def _lists(t: Target, a: Attribution) -> list[str]:
     lines += _what_ifs(t, a)
     if t.limiting:
         lines += ["", "What to try (and what it costs next door):"] + [
-            f"  - {change}" + (f": {cost}" if cost else "") for change, cost in tries(by_name(t.limiting))
+            f"  - {change}" + (f": {cost}" if cost else "") for change, cost in tries(by_name(t.limiting), a.versions)
         ]
     return lines
 
@@ -199,10 +199,10 @@ def _what_ifs(t: Target, a: Attribution) -> list[str]:
         where = f" (engine {e.engine})" if len(a.engines) > 1 else ""
         gate = ", ".join(f"{name} {value:.2f}" for name, value in found.gate.items())
         lines.append(
-            f"  - twin{where}: twin / measured {gate}" + ("" if found.holds else ": outside 0.8-1.25, the books speak alone")
+            f"  - twin{where}: twin / measured {gate}" + ("" if found.holds_of[t.name] else ": outside 0.8-1.25, the books speak alone")
         )
-        if found.holds:
-            lines.append(f"  - all faults fixed together would save {amount(found.joint[t.name], t.name)} of {NAMES[t.name]}")
+        if found.holds_of[t.name]:
+            lines.append(f"  - all faults fixed together, load (prefill backlog, decode batch) left as it is, would save {amount(found.joint[t.name], t.name)} of {NAMES[t.name]}")
             if found.without_long:
                 lines.append(
                     f"  - without the prompts above 6 times the median the others would save {amount(found.without_long[t.name], t.name)}"

@@ -167,8 +167,9 @@ def test_the_certificate_holds_for_one_of_several_engines():
 
 
 # -- several engines -----------------------------------------------------------------------------------------------------------------
-def test_of_several_engines_with_a_cache_each_counters_cannot_tell_and_routing_is_named():
-    hits = of(hit=0.49, facts={**SMALL, "data_parallel": 2})
+@pytest.mark.parametrize("how", ["data_parallel", "engines_seen"])  # by the arguments, or where only /metrics is there
+def test_of_several_engines_with_a_cache_each_counters_cannot_tell_and_routing_is_named(how: str):
+    hits = of(hit=0.49, facts={**SMALL, how: 2})
     assert not hits.missed_known
     assert not hits.evicted_known
     assert hits.refusal is not None

@@ -1,5 +1,6 @@
 """Each link's row: which cells it owns, what it says it saw, and when it says that it does not apply."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,17 @@ def test_every_link_explains_itself_and_what_to_try_with_its_cost():
         assert tuple(sections(module)) == SECTIONS
         assert all(sections(module).values())
         assert all(change and cost for change, cost in tries(module)), module.LINK.name
+
+
+def test_a_flag_that_no_version_here_has_is_not_advised():
+    flags = ("--kv-offloading-size", "--max-num-seqs", "--kv-cache-dtype")
+
+    def advised(*versions: str) -> list[bool]:
+        said = " ".join(change for change, _ in tries(kv_eviction, versions))
+        return [flag in said for flag in flags]
+
+    assert advised() == advised("?") == advised("0.24.0") == advised("0.9.2", "0.24.0") == [True, True, True]
+    assert advised("0.9.2") == [False, True, True]
 
 
 def test_a_link_is_found_by_its_name_and_an_unknown_one_is_not():
@@ -162,7 +174,8 @@ def test_blocks_own_waiting_again_and_computing_again_after_preemptions():
     assert beside == pytest.approx((beside + accounts.decode["prompts"]) * 19_800 / (180_000 + 19_800))
     assert kv_eviction.row(accounts).cells[Stage.DECODE] == pytest.approx(recompute + beside)
     # 1 waiting for 60 s, of whom first waits were none: 0.2 s each
-    again = of(engine_of(swing=0.0, waiting=1.0, columns={"preemptions": 1.0, "queue_s": 0.0}))
+    again = engine_of(swing=0.0, waiting=1.0, columns={"preemptions": 1.0, "queue_s": 0.0})
+    again = of(replace(again, total={**again.total, "decode_s": again.total["decode_s"] + 60.0, "e2e_s": again.total["e2e_s"] + 60.0}))
     assert kv_eviction.row(again).cells[Stage.DECODE] == pytest.approx(0.2 + again.decode["recompute"] + again.decode["beside"])
 
 

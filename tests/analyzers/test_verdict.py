@@ -49,6 +49,15 @@ def verdict(*args: Any, requests: int = 1000, **parts: Any) -> tuple[str, str | 
     return judged.verdict, judged.limiting
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_is_mostly_unexplained_is_neither_limited_nor_healthy(sign: int):
+    judged = judge(replace(target(slots=0.2), unexplained_s=sign * 0.51), 1000)
+    assert (judged.verdict, judged.limiting, judged.runner_up) == ("undetermined", None, "slots")
+    assert judged.cannot_determine[0].what.startswith(f"what takes E2E: {sign * 0.51} s of 1 s are unexplained")
+    assert judge(replace(target(), unexplained_s=sign * 0.51), 1000).verdict == "undetermined"
+    assert judge(replace(target(slots=0.2), unexplained_s=sign * 0.49), 1000).limiting == "slots"
+
+
 # -- limited -----------------------------------------------------------------------------------------------------------------
 def test_nothing_to_blame_is_healthy():
     assert verdict() == ("healthy", None)

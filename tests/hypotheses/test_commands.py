@@ -126,6 +126,8 @@ def test_a_capacity_sheet_of_a_recording():
     usual = said("capacity", INCIDENTS / "slots")
     assert re.match(r"55 contexts of 3\d\d\d tokens fit: the pool of 936,544 tokens holds", usual)
     assert "--tensor-parallel-size 2" in usual
+    # two engines had 20 requests together; a pool is one engine's, and that had at most 10
+    assert said("capacity", INCIDENTS / "prefix_cache_miss").startswith("10 contexts of ")
 
 
 def test_a_capacity_sheet_of_a_model_that_does_not_run_yet(tmp_path: Path):

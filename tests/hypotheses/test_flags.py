@@ -8,8 +8,9 @@ from typing import Final
 
 import pytest
 
+from analyzers import versions
 from analyzers.case import Case
-from analyzers.hypotheses import HYPOTHESES, proposed, versions
+from analyzers.hypotheses import HYPOTHESES, proposed
 from app.experiments.load import vllm as bench
 from app.experiments.plan import script
 

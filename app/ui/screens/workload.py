@@ -150,7 +150,7 @@ def capacity(case: Case) -> None:
             "Tokens of a context", 1, 10_000_000, max(1, round(usual) or 1000), 500, key="context", width=220
         )
         at_once = st.number_input(
-            "Contexts at once", 1, 1_000_000, max(1, round(case.work.in_flight_max or 1)), 1, key="at_once", width=220
+            "Contexts at once", 1, 1_000_000, max(1, round(case.work.in_flight_engine_max or 1)), 1, key="at_once", width=220
         )
     draw.html(held(sheet(case.engine, float(context), float(at_once))))
 
