@@ -227,10 +227,7 @@ def _change(name: str, a: Attribution, b: Attribution, pair: tuple[Twin, Twin, B
         for p, q in zip(first.parts, second.parts, strict=True)
         if p.seconds is not None and q.seconds is not None
     }
-    if pair and not (pair[0].meets(name) and pair[1].meets(name)):
-        mechanisms = None  # a replay that does not meet what was measured tells no parts of a difference
-    else:
-        mechanisms = _mechanisms(name, pair) if pair else _split(name, a, b, links)
+    mechanisms = _mechanisms(name, pair) if pair else _split(name, a, b, links)
     rest = None if mechanisms is None else difference - sum(mechanisms.values())
     small = abs(difference) < NOISE * first.measured_s
     verdict = "same" if small else "faster" if difference < 0 else "slower"
@@ -324,7 +321,7 @@ def _conditions(
     if pair is None:
         said.append("several engines, or no step model: no replay, differences by link or by server")
     elif not (pair[0].holds and pair[1].holds):
-        said.append("a twin is outside its gate: where it does not meet what was measured of a target, differences are by link")
+        said.append("a twin is outside its gate: read the mechanisms as directions")
     if a.level != b.level:
         said.append(f"judged from {a.level} before and {b.level} after: some differences are of what was seen")
     return said
