@@ -4,9 +4,11 @@ DuckDB locks its file against every other process, so everything that needs the 
 outside: no statistics, no fonts, no scripts.
 """
 
+import ctypes
 import importlib
 import signal
 import socket
+import sys
 import threading
 import webbrowser
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -33,6 +35,7 @@ from app.ui import index, shared
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8501
+GIVE_BACK_S: Final = 30.0  # between two times that freed memory is given back
 MAX_MESSAGE_BYTES: Final = 200 * 1024**2  # of the pages' socket
 
 Background = Callable[[Store, threading.Event], None]  # runs in a thread of its own until the event is set
@@ -124,7 +127,7 @@ def _ending_in_order() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        pass
+        trim(0)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -152,7 +155,7 @@ def application(
         str(files("app.ui").joinpath("main.py")),
         routes=[*routes(store, going or Collection(), guarded=login.asks, base=base), *index.routes(base)],
         middleware=[Middleware(Guard, login=login, local=is_loopback(host), base=base)],
-        lifespan=_lifespan(store, (*background, kept.keeping), ready),
+        lifespan=_lifespan(store, (*background, kept.keeping, _giving_back), ready),
     )
 
 
@@ -179,6 +182,17 @@ def _lifespan(
                 await run_in_threadpool(thread.join, 5.0)
 
     return lifespan
+
+
+def _giving_back(_: Store, stop: threading.Event) -> None:
+    """Give freed memory back to the system from time to time.
+
+    glibc has a heap for each few threads, and keeps what is freed in all but one of them. Pages are drawn in a thread each: after
+    90 minutes of 20 engines 840 of 1,925 MB were of that kind. A call takes 50 ms where it frees as much.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    while trim is not None and not stop.wait(GIVE_BACK_S):
+        trim(0)
 
 
 def _listen(host: str, port: int) -> socket.socket:

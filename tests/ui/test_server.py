@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import resource
 import socket
+import threading
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +21,7 @@ from streamlit import config
 
 from app import routes
 from app.live.collect import Collection
-from app.server import COOKIE, OPTIONS, Guard, ServerError, file_name, serve
+from app.server import COOKIE, OPTIONS, Guard, ServerError, _giving_back, file_name, serve
 from app.store import Store
 
 LOG = ROOT / "sample_data" / "formats" / "vllm_log" / "good" / "case-02.log"
@@ -180,3 +183,33 @@ def test_a_taken_port_is_said():
 
 def test_streamlit_knows_every_option():
     assert not set(OPTIONS) - set(config._config_options_template)
+
+
+def test_freed_memory_is_given_back(monkeypatch: pytest.MonkeyPatch):
+    """Threads that pages are drawn in leave heaps behind whose holes glibc keeps: they go back to the system."""
+    kept: list[bytes] = []
+
+    def draw() -> None:
+        made = [b"x" * (20_000 + at) for at in range(1000)]
+        kept.extend(made[::20])  # some that stay, between many that go
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    monkeypatch.setattr("app.server.GIVE_BACK_S", 0.2)
+    store, drawing = Store(), [threading.Thread(target=draw) for _ in range(8)]
+    before = resident()
+    for thread in drawing:
+        thread.start()
+    for thread in drawing:
+        thread.join()
+    most, stop = resident(), threading.Event()
+    giving = threading.Thread(target=_giving_back, args=(store, stop))
+    giving.start()
+    end = time.monotonic() + 20
+    while resident() - before > 0.5 * (most - before) and time.monotonic() < end:
+        time.sleep(0.1)
+    stop.set()
+    giving.join()
+    assert most - before > 50e6
+    assert resident() - before < 0.5 * (most - before)
