@@ -432,7 +432,7 @@ def _ranked(target: Target, links: Mapping[str, Link]) -> list[tuple[str, float,
 
 # -- the rest -------------------------------------------------------------------------------------------------------------
 def _aborted(engines: Sequence[Engine]) -> int | None:
-    """Requests that got a first token and never finished; None where the histograms are missing."""
+    """Requests that got a first token and surely never finished; None where the histograms are missing."""
     count, known = 0.0, False
     for e in engines:
         if "ttft_n" not in e.total or "e2e_n" not in e.total:
@@ -441,6 +441,8 @@ def _aborted(engines: Sequence[Engine]) -> int | None:
         row = e.interval
         end = float(np.nan_to_num(row["running"][-1])) if len(row["running"]) else 0.0
         start = float(np.nan_to_num(row["running_before"][0])) if len(row["running_before"]) else 0.0
+        if len(row["waiting"]):  # who was preempted waits again, with a first token
+            end += min(float(np.nan_to_num(row["waiting"][-1])), e.total.get("preemptions", 0.0))
         count += max(0.0, e.total["ttft_n"] - e.total["e2e_n"] - end + start)
     return round(count) if known else None
 

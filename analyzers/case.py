@@ -211,7 +211,8 @@ def effect(saves_s: float | None, measured: float | None, sure: float = SURE) ->
     if measured and abs(saves_s) < SMALL * measured:
         return Effect(0.0, (-SMALL * measured, SMALL * measured))
     spread = sure * abs(saves_s)
-    return Effect(saves_s, (saves_s - spread, saves_s + spread))
+    most = max(saves_s, measured) if measured else math.inf  # nobody saves more than there is
+    return Effect(saves_s, (saves_s - spread, min(saves_s + spread, most)))
 
 
 def within(case: Case, most: Mapping[str, float | None]) -> dict[str, Effect]:
@@ -220,7 +221,7 @@ def within(case: Case, most: Mapping[str, float | None]) -> dict[str, Effect]:
     for name in TARGETS:
         value, measured = most.get(name), case.measured(name)
         known = value is not None and math.isfinite(value) and measured is not None and value > SMALL * measured
-        out[name] = Effect(None, (0.0, float(value)) if known and value is not None else None)
+        out[name] = Effect(None, (0.0, min(float(value), measured)) if known and value is not None and measured is not None else None)
     return out
 
 

@@ -147,8 +147,8 @@ def _chain(t: Target) -> list[str]:
 def _span(part: Part, name: str) -> str:
     if part.range_s is None or not part.seconds:
         return ""
-    unit = 1000 if name == "tpot" or abs(part.seconds) < 0.1 else 1
-    return f"{digits(unit * part.range_s[0])} - {digits(unit * part.range_s[1])}"
+    unit, word = (1000, "ms") if name == "tpot" or abs(part.seconds) < 0.1 else (1, "s")  # as `amount` writes the seconds before it
+    return f"{digits(unit * part.range_s[0])} - {digits(unit * part.range_s[1])} {word}"
 
 
 def _short(part: Part) -> str:

@@ -409,6 +409,16 @@ def test_scrapes_that_failed_in_between_are_counted():
     assert "10.0.0.1:8000: 7 scrapes failed in between: holes in the gauges" in notes
 
 
+def test_preempted_requests_that_wait_again_are_not_aborted():
+    # 300 first tokens, 294 finished, nobody runs at the end: 4 wait, of whom as many may wait again as were preempted
+    def aborted(preemptions: float) -> int | None:
+        last = np.arange(60) == 59
+        columns = {"e2e_n": 5.0 - 6.0 * last, "preemptions": preemptions * last}
+        return judged(engine_of(swing=0.0, waiting=4.0, columns=columns)).aborted
+
+    assert (aborted(0.0), aborted(3.0), aborted(50.0)) == (6, 3, 2)
+
+
 def test_requests_that_no_histogram_of_finished_ones_has_are_counted():
     # 360 first tokens, 300 finished, nobody is left running
     first = np.full(60, 6.0)
