@@ -17,6 +17,7 @@ from analyzers.hits import hits_of
 from analyzers.model import Array, Engine, Window
 
 BURSTY: Final = 3.0  # index of dispersion of arrivals above which they are called bursty (1: Poisson)
+UNEVEN: Final = 1.5  # above which they are not called a Poisson stream
 CLOSED: Final = 0.15  # coefficient of variation of requests in flight below which a closed loop is likely
 QUANTILES: Final = (0.5, 0.95, 0.99)
 DRIFT: Final = 0.15  # change of a number between two windows from which it is named
@@ -204,6 +205,8 @@ def _says(w: Workload) -> str:
         if w.dispersion is None
         else " in bursts"
         if w.dispersion > BURSTY
+        else ", arriving less evenly than a Poisson stream"
+        if w.dispersion > UNEVEN
         else ", arriving about evenly"
         if w.dispersion < 0.7
         else ", arriving like a Poisson stream"
