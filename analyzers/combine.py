@@ -23,6 +23,7 @@ def lean(engine: Engine) -> Engine:
         engine,
         interval={
             "running": engine.interval.get("running", np.zeros(0))[-1:],
+            "waiting": engine.interval.get("waiting", np.zeros(0))[-1:],
             "running_before": engine.interval.get("running_before", np.zeros(0))[:1],
         },
         scrape={"ok": np.array([True, *[False] * holes, True])} if len(seen) else {},
