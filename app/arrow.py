@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+LARGEST: Final = float(np.finfo(np.float32).max)
 FEW_WORDS: Final = 64  # texts of a column that are worth encoding once
 
 
@@ -32,6 +33,8 @@ def arrow(values: Any, kind: pa.DataType) -> pa.Array:  # noqa: PLR0911 one retu
         bits = np.packbits([bool(value) for value in values], bitorder="little")
         return pa.Array.from_buffers(kind, length, [_valid(values), pa.py_buffer(bits)])
     if not isinstance(values, np.ndarray):
+        if kind == pa.float32():  # what is beyond is nothing that was measured: unknown, not endless
+            values = [None if value is not None and abs(value) > LARGEST else value for value in values]
         valid = _valid(values)
         fill = [0 if value is None or value != value else value for value in values] if valid is not None else values  # noqa: PLR0124
         data = np.asarray(fill, dtype=kind.to_pandas_dtype())

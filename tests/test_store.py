@@ -545,3 +545,10 @@ def test_a_store_closes_in_order_while_somebody_reads(tmp_path: Path):
         store.cursor()
     with Store(path) as again:
         assert again.notice is None
+
+
+def test_a_list_keeps_what_its_type_can_hold_and_nothing_endless():
+    with Store() as store:
+        store.add(Batch("request", {"line": [1], "source": ["client"], "chunk_s": [[0.5, 1e300, -1e39, math.nan, 3.4e38]]}), file_id=1)
+        ((chunks,),) = store.rows("SELECT chunk_s FROM request")
+    assert chunks == [0.5, None, None, None, pytest.approx(3.4e38)]
