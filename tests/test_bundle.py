@@ -440,6 +440,18 @@ def test_a_cut_zip_is_named(share: float, tmp_path: Path):
     assert good.added
 
 
+def test_a_zip_of_a_version_to_come_is_refused(tmp_path: Path):
+    """Found by the fuzzer: the version that a member needs, in the directory of the archive."""
+    path = tmp_path / "up.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.log", "x\n")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\x01\x02") + 6] = 200
+    path.write_bytes(data)
+    with pytest.raises(BundleError, match=r"up\.zip: not a complete zip archive \(zip file version 20\.0\)"), members(path):
+        pass
+
+
 def test_a_damaged_member_of_a_zip_does_not_stop_the_others(tmp_path: Path):
     path = zipped(tmp_path / "up.zip", {"a.log": LOG, "b.log": LOG.replace(b"Engine 000", b"Engine 001")})
     data = bytearray(path.read_bytes())

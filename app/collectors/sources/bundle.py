@@ -234,7 +234,7 @@ def _skipped(name: str) -> bool:
 def _from_zip(path: Path, folder: Path) -> Iterator[Member]:
     try:
         archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, UnicodeError, OSError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeError, OSError) as error:
         raise BundleError(f"{path.name}: not a complete zip archive ({error}); was the upload or copy cut short?") from error
     budget = _Budget(path)
     with archive:
