@@ -315,11 +315,17 @@ esac
 """
 
 
+BEGUN: Final = (
+    'until grep -q "out $1-$2.zip" "$CALLS" && [ "$(grep -c "^vllm serve" "$CALLS")" = "$(grep -c "^weaklink record" "$CALLS")" ]; '
+    "do sleep 0.05; done"
+)
+
+
 def test_the_script_runs_both_sides_and_judges(tmp_path: Path):
     """With programs that only write down how they were called."""
     text = (
         said("plan", INCIDENTS / "slots", "--hypothesis", "more_slots")
-        .replace("sleep 5", "sleep 0")
+        .replace("sleep 5", BEGUN)  # else what was started in the background may be told to end before it has begun
         .replace("sleep 2", "sleep 0")
     )
     (tmp_path / "plan.sh").write_text(text)

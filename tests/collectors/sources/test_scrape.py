@@ -240,10 +240,10 @@ def test_a_slow_target_leaves_scrapes_out_and_holds_up_no_other():
 def test_a_target_that_dies_is_a_gap_and_comes_back():
     port = free_port()
     with serving(say(TEXT), port):
-        lines = watched([Target(f"127.0.0.1:{port}", interval_s=0.2)], 0.5)
-    lines += watched([Target(f"127.0.0.1:{port}", interval_s=0.2)], 0.5)
+        lines = watched([Target(f"127.0.0.1:{port}", interval_s=0.2)], 1.5)
+    lines += watched([Target(f"127.0.0.1:{port}", interval_s=0.2)], 1.5)
     with serving(say(TEXT), port):
-        lines += watched([Target(f"127.0.0.1:{port}", interval_s=0.2)], 0.5)
+        lines += watched([Target(f"127.0.0.1:{port}", interval_s=0.2)], 1.5)
     kinds = "".join("x" if "error" in line else "." for line in lines)
     assert kinds.strip(".").strip("x") == "", kinds
     assert kinds.startswith("..")
