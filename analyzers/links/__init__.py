@@ -67,12 +67,12 @@ def tries(module: ModuleType, versions: Iterable[str] = ()) -> list[tuple[str, s
 
 
 def offered(changes: Iterable[tuple[str, str]], versions: Iterable[str]) -> list[tuple[str, str]]:
-    """The changes without those by a flag that none of these versions has."""
+    """The changes without those that are a flag which none of these versions has; other advice stays, also where it names one."""
     known = [one for one in map(parsed, versions) if one]
 
     def there(change: str) -> bool:
         named = [flag for flag in re.findall(r"--([a-z-]+)", change) if flag in FLAGS]
-        return not known or all(any(has(version, flag) for version in known) for flag in named)
+        return not known or not change.startswith("--") or all(any(has(version, flag) for version in known) for flag in named)
 
     return [(change, cost) for change, cost in changes if there(change)]
 

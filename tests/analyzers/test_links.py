@@ -62,6 +62,7 @@ def test_a_flag_that_no_version_here_has_is_not_advised():
 
     assert advised() == advised("?") == advised("0.24.0") == advised("0.9.2", "0.24.0") == [True, True, True]
     assert advised("0.9.2") == [False, True, True]
+    assert tries(output, ["0.9.2"]) == tries(output)  # fewer logprobs help there, too, beside a flag to come
 
 
 def test_a_link_is_found_by_its_name_and_an_unknown_one_is_not():
