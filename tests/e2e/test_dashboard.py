@@ -54,7 +54,7 @@ def test_from_an_upload_to_the_cause_and_its_moment(page: Page, elsewhere: Page,
     page.goto(dashboard)
     expect(page.locator(".wl-answer h1")).to_have_text("Nothing has been loaded yet.")
     expect(page.locator("[data-testid=stCode]")).to_have_text([line for _, _, line in WAYS])  # each with its button to copy
-    page.get_by_role("link", name="Upload a bundle").click()
+    page.get_by_role("link", name="Upload a bundle", exact=True).click()
     page.locator("input[type=file]").set_input_files(archive)
     page.get_by_text("tuesday.zip").wait_for()
     page.get_by_role("button", name="Load", exact=True).click()
@@ -68,7 +68,7 @@ def test_from_an_upload_to_the_cause_and_its_moment(page: Page, elsewhere: Page,
     expect(page.locator(".wl-link.limiting")).to_have_attribute("data-link", "prefill_backlog")
     assert page.locator(".wl-chain").bounding_box()["y"] + page.locator(".wl-chain").bounding_box()["height"] < 1060
 
-    page.get_by_role("link", name="Timeline").click()
+    page.get_by_role("link", name="Timeline", exact=True).click()
     page.wait_for_function(DRAWN)
     box = page.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
     page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 20)
@@ -77,18 +77,18 @@ def test_from_an_upload_to_the_cause_and_its_moment(page: Page, elsewhere: Page,
     page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 24, steps=5)
     page.mouse.up()
     page.wait_for_url("**from=2026-11-29*")
-    page.get_by_role("button", name="Whole recording").first.wait_for()
+    page.get_by_role("button", name="Whole recording", exact=True).first.wait_for()
     elsewhere.goto(page.url)
     expect(elsewhere.locator(".st-key-picks")).to_have_text(page.locator(".st-key-picks").inner_text(), use_inner_text=True)
     assert elsewhere.evaluate("getComputedStyle(document.querySelector('.stApp')).backgroundColor") == "rgb(15, 18, 22)"
 
-    page.get_by_role("link", name="Overview").click()  # the window goes with the pages
+    page.get_by_role("link", name="Overview", exact=True).click()  # the window goes with the pages
     page.wait_for_url("**/?*from=2026-11-29*")
     page.locator("[data-testid=stPopoverButton]").last.click()
-    page.get_by_role("button", name="Whole recording").click()
+    page.get_by_role("button", name="Whole recording", exact=True).click()
     page.keyboard.press("Escape")
     expect(head).to_contain_text("Prefill backlog limits TTFT")
-    page.get_by_role("radio", name="E2E").click()
+    page.get_by_role("radio", name="E2E", exact=True).click()
     page.wait_for_url("**target=e2e*")
     expect(head).to_contain_text("E2E")
 

@@ -33,14 +33,15 @@ def below(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def data_page(page: Page, url: str, token: str) -> None:
     page.goto(f"{url}/?token={token}")
     expect(page.get_by_text("weaklink").first).to_be_visible()
-    page.get_by_role("link", name="Data").click()
+    page.get_by_role("link", name="Data", exact=True).click()
     expect(page).to_have_url(re.compile(r"/weaklink/upload"))
 
 
 def test_a_viewer_is_told_and_an_admin_can_upload(page: Page, below: str):
     data_page(page, below, "viewers")
     expect(page.get_by_text("This login may look, not change")).to_be_visible()
-    expect(page.get_by_role("button", name="Load")).to_have_count(0)
+    expect(page.get_by_role("button", name="Load", exact=True)).to_have_count(0)
+    expect(page.locator("input[type=file]")).to_have_count(0)
     data_page(page, below, "admins")
-    expect(page.get_by_role("button", name="Load")).to_be_visible()
+    expect(page.get_by_role("button", name="Load", exact=True)).to_be_visible()
     expect(page.get_by_text("This login may look, not change")).to_have_count(0)

@@ -118,7 +118,7 @@ def test_sixty_four_engines_are_a_fleet_with_a_hot_one(page: Page, held: str):
 def test_the_numbers_of_a_chart_can_be_taken_away(page: Page, held: str):
     opened(page, f"{held}/timeline?recording=incident.zip")
     with page.expect_download() as waited:
-        page.get_by_role("button", name="CSV").first.click()
+        page.get_by_role("button", name="CSV", exact=True).first.click()
     lines = Path(waited.value.path()).read_text().splitlines()
     assert lines[0].startswith("x,")
     assert lines[1].startswith("2026-11-29T")
@@ -133,7 +133,7 @@ def test_a_broken_bundle_is_said_and_harms_nothing(page: Page, held: str, tmp_pa
     page.get_by_text("broken.zip").first.wait_for()
     page.get_by_role("button", name="Load", exact=True).click()
     page.get_by_text("cut short").or_(page.get_by_text("cannot be read")).first.wait_for()
-    page.get_by_role("link", name="Overview").click()
+    page.get_by_role("link", name="Overview", exact=True).click()
     page.locator(".wl-answer h1").wait_for()
 
 
