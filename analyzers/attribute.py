@@ -183,6 +183,7 @@ def target_of(name: str, b: Books, rows: Mapping[str, Row]) -> Target:
         )
     parts = tuple(_part(module.LINK, rows[module.LINK.name], name, stages, per, b, measured) for module in CHAIN)
     floor = _over(_floor(b), stages, per)
+    unread = {Stage.PREFILL: b.prefill["unread"], Stage.DECODE: b.decode["unread"]}
     explained = floor + sum(p.seconds or 0.0 for p in parts)
     return Target(
         name=name,
@@ -199,6 +200,7 @@ def target_of(name: str, b: Books, rows: Mapping[str, Row]) -> Target:
             *(r for r in (moe_imbalance.refusal(b.engine, rows[moe_imbalance.LINK.name].known),) if r),
         ),
         conditions=tuple(_conditions(name, b)),
+        floor_whole=not _over(unread, stages, per) > 0,
     )
 
 

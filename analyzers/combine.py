@@ -149,6 +149,7 @@ def _after(name: str, first: Target, second: Target, requests: int, client: floa
         "undetermined",
         _refusals((first, second)),
         (*said, *dict.fromkeys((*first.conditions, *second.conditions))),
+        floor_whole=first.floor_whole and second.floor_whole,
     )
     return judge(chained, requests)
 
@@ -211,6 +212,7 @@ def _weighted(name: str, results: Sequence[EngineResult], engines: Sequence[Engi
             f"mean of {len(chosen)} engines, which lie between {min(spread):.4g} and {max(spread):.4g} s",
             *dict.fromkeys(c for t in chosen for c in t.conditions),
         ),
+        floor_whole=all(t.floor_whole for t in chosen),
     )
     return _hot(judge(combined, sum(r.requests for _, _, r in pairs)), [(t, r) for _, t, r in pairs], results)
 

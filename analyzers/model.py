@@ -176,7 +176,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One target of one engine or fleet: measured = floor + parts + unexplained, to 1e-6."""
+    """One target of one engine or fleet: measured = floor + parts + unexplained, to 1e-6.
+
+    Where `floor_whole` is False step costs are not known: the floor is what is known of it, the rest of it is in unexplained.
+    """
 
     name: str
     measured_s: float | None
@@ -190,6 +193,7 @@ class Target:
     cannot_determine: tuple[Refusal, ...] = ()
     conditions: tuple[str, ...] = ()
     load: str | None = None
+    floor_whole: bool = True
 
     def part(self, link: str) -> Part:
         """The part of `link`; KeyError where the chain has no such link."""

@@ -17,6 +17,7 @@ What to try:
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -26,19 +27,31 @@ from analyzers.model import Engine, Link, Row, Sign, Stage
 from analyzers.twin import Setup
 
 LINK: Final = Link("frontend", "API server", cause="API server")
+TELLING_S: Final = 0.001
 
 
 def row(books: Books) -> Row:
     """FRONTEND beyond the nominal front end and the waits for the step in flight."""
-    seconds = books.stages[Stage.FRONTEND] - books.dwell_s - books.stalled_s - books.frontend_nominal_s
+    seconds = max(0.0, books.stages[Stage.FRONTEND] - books.dwell_s - books.stalled_s - books.frontend_nominal_s)
+    # a step that computes prompts lasts about as long as prefill; who arrives in one waits for it here
+    untold = 0.0 if books.model.ok else min(seconds, sum(books.prefill.values()))
     cores = api_server.cpu_cores(books.engine)
     return Row(
-        cells={Stage.FRONTEND: max(0.0, seconds)},
+        cells={Stage.FRONTEND: seconds},
+        fault={Stage.FRONTEND: seconds - untold},
+        bound={Stage.FRONTEND: untold} if untold > 0 else None,
         pressure=None if cores is None else min(1.0, cores),
         fact="process CPU unknown" if cores is None else f"{cores:.2f} of 1 core",
-        conditions=() if books.requests >= 100 else (f"only {books.requests} finished requests",),
+        conditions=tuple(_conditions(books, untold)),
         evidence=tuple(api_server.evidence(books.engine)),
     )
+
+
+def _conditions(books: Books, untold: float) -> Iterator[str]:
+    if untold >= TELLING_S:
+        yield f"{1000 * untold:.0f} ms of the front end may be waits for the step in flight, which nothing tells apart without step costs"
+    if books.requests < 100:
+        yield f"only {books.requests} finished requests"
 
 
 def sign(engine: Engine) -> Sign | None:

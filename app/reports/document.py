@@ -90,6 +90,7 @@ def _target(target: Target | None) -> dict[str, Any] | None:
     return {
         "measured_s": _number(target.measured_s),
         "floor_s": _number(target.floor_s),
+        "floor_whole": target.floor_whole,
         "unexplained_s": _number(target.unexplained_s),
         "stages": _numbers(target.stages),
         "parts": [_part(part) for part in target.parts],

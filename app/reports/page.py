@@ -7,7 +7,7 @@ from typing import Any, Final
 from analyzers.links import CHAIN, by_name, tries
 from app.reports import svg
 from app.reports.charts import charts, of_evidence
-from app.reports.words import NAMES, amount, counted, number
+from app.reports.words import NAMES, amount, counted, least, number
 
 TITLES: Final[Mapping[str, str]] = {module.LINK.name: module.LINK.title for module in CHAIN}
 MARKS: Final = {"limiting": "●", "contributing": "◐", "ok": "○", "unknown": "?"}
@@ -117,7 +117,7 @@ def _target(where: str, name: str, t: Mapping[str, Any]) -> dict[str, Any]:
         "measured": amount(t["measured_s"], name),
         "sum": "no request seconds at this level"
         if t["measured_s"] is None
-        else f"{amount(t['measured_s'], name)} = floor {amount(t['floor_s'], name)} + links {amount(sum(p['seconds'] or 0 for p in t['parts']), name)} + unexplained {amount(t['unexplained_s'], name)}",
+        else f"{amount(t['measured_s'], name)} = floor {least(t['floor_s'], name, t.get('floor_whole', True))} + links {amount(sum(p['seconds'] or 0 for p in t['parts']), name)} + unexplained {amount(t['unexplained_s'], name)}",
         "stages": [(stage, amount(seconds, name)) for stage, seconds in t["stages"].items()],
         "chain": svg.chain(t, TITLES, lambda seconds: amount(seconds, name)),
         "ledger": svg.ledger(t, TITLES, lambda seconds: amount(seconds, name)),

@@ -5,7 +5,7 @@ from typing import Final
 
 from analyzers.links import CHAIN, by_name, tries
 from analyzers.model import Attribution, Incident, Level, Part, Refusal, Target
-from app.reports.words import NAMES, amount, digits, stamp
+from app.reports.words import NAMES, amount, digits, least, stamp
 
 SUFFIX: Final = ".txt"
 MEDIA_TYPE: Final = "text/plain"
@@ -126,7 +126,7 @@ def _chain(t: Target) -> list[str]:
     explained = sum(p.seconds or 0.0 for p in t.parts)
     stages = ", ".join(f"{stage} {amount(seconds, t.name)}" for stage, seconds in t.stages.items())
     lines = [
-        f"{NAMES[t.name]} {amount(t.measured_s, t.name)} = floor {amount(t.floor_s, t.name)} + links {amount(explained, t.name)} + unexplained {amount(t.unexplained_s, t.name)}",
+        f"{NAMES[t.name]} {amount(t.measured_s, t.name)} = floor {least(t.floor_s, t.name, t.floor_whole)} + links {amount(explained, t.name)} + unexplained {amount(t.unexplained_s, t.name)}",
         f"measured stages: {stages}",
         "",
         f"  {'':2}{'link':<17}{'seconds':>10}{'range':>18}{'share':>7}{'saves':>10}   what shows it",

@@ -22,6 +22,11 @@ def amount(seconds: float | None, name: str) -> str:
     return f"{digits(seconds)} s"
 
 
+def least(seconds: float | None, name: str, whole: bool) -> str:
+    """Seconds of which more may not be known."""
+    return amount(seconds, name) if whole else f"at least {amount(seconds, name)}" if seconds else "unknown"
+
+
 def digits(value: float) -> str:
     """Three significant digits."""
     if not math.isfinite(value):

@@ -72,7 +72,10 @@ def _table(target: Target, places: int, address: Address) -> Html:
     shown = [part for part in target.parts if part.seconds is not None and abs(part.seconds) >= least]
     shown.sort(key=lambda part: (part.status != "limiting", -(part.seconds or 0.0)))
     rows = [_row(target, part, places, address) for part in shown]
-    rows.append(_plain(("", "Floor", fixed(target.name, target.floor_s, places), FLOOR)))
+    floor = fixed(target.name, target.floor_s, places)
+    if not target.floor_whole:
+        floor = f"≥ {floor}" if target.floor_s else "unknown"
+    rows.append(_plain(("", "Floor", floor, FLOOR if target.floor_whole else f"{FLOOR}; its steps are unexplained, too")))
     rest = target.unexplained_s or 0.0
     if abs(rest) >= least:
         why = "no link accounts for it" if rest > 0 else "links account for more than was measured"

@@ -12,7 +12,7 @@ from analyzers.links import CHAIN
 from analyzers.model import TARGETS, Attribution, Engine, Part, Target
 
 from .conftest import ACTIVE
-from .engines import MOE, NOON, A, B, C, balancedness, engine_of, fleet, iteration, requests_of, said, window_of
+from .engines import MOE, NOON, A, B, C, adds_up, balancedness, engine_of, fleet, iteration, requests_of, said, window_of
 from .replay import ENGINE, observed, poisson, replay
 
 EVENTS = {"stored_blocks": 10_000.0, "again_blocks": 0.0, "elsewhere_blocks": 0.0, "block_size": 16.0, "gaps": 0.0, "salts": 0.0}
@@ -44,6 +44,32 @@ def test_without_12_busy_windows_step_costs_are_refused_and_a_longer_recording_i
 def test_without_step_costs_what_prompts_cost_decodes_is_said_to_be_unknown():
     part = fleet(judged(engine_of(seconds=11, prompt=3000)), "tpot").part("prefill_backlog")
     assert part.seconds is None or part.bound_s or any("step" in c for c in part.conditions)
+
+
+def test_without_step_costs_only_a_part_of_the_floor_is_known_and_said_to_be():
+    few, whole = engine_of(seconds=9, engine="1"), engine_of(engine="0")
+    alone = fleet(judged(few), "e2e")
+    assert not alone.floor_whole
+    assert alone.floor_s == pytest.approx(0.004 + 0.001)  # front end and delivery
+    assert (fleet(judged(few), "tpot").floor_s, fleet(judged(few), "tpot").floor_whole) == (0.0, False)
+    together = fleet(judged(whole, few), "e2e")  # one that does not know its own leaves that of both unknown
+    assert not together.floor_whole
+    assert adds_up(together) < 1e-6
+    assert fleet(judged(whole), "e2e").floor_whole
+    assert fleet(judged(whole), "e2e").floor_s > 1.0
+
+
+def test_without_step_costs_the_front_end_is_named_only_where_it_took_longer_than_a_step_of_prompts_may():
+    # arrivals wait in the front end for the step in flight, which takes about as long as prefill: here 0.2 s
+    may = fleet(judged(engine_of(seconds=9, rate=20, frontend_s=0.15, prefill_s=0.2)), "ttft")
+    assert (may.verdict, may.limiting) == ("undetermined", None)
+    part = may.part("frontend")
+    assert (part.seconds, part.fault_s) == (pytest.approx(0.138), pytest.approx(0.0))
+    assert "may be waits for the step in flight" in " ".join(part.conditions)
+    surely = fleet(judged(engine_of(seconds=9, rate=20, frontend_s=2.0, prefill_s=0.2)), "ttft")
+    assert surely.limiting == "frontend"
+    assert surely.part("frontend").fault_s == pytest.approx(2.0 - 0.012 - 0.2, rel=0.01)
+    assert surely.part("frontend").saves_s == surely.part("frontend").seconds  # of two runs the whole of it was saved
 
 
 def test_without_step_counters_scrapes_or_the_flag_of_iteration_lines_are_asked_for():
