@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from e2e.conftest import settled
 from playwright.sync_api import Page, expect
 from recordings import INCIDENTS, judged
 
@@ -61,6 +62,8 @@ def test_from_an_upload_to_the_cause_and_its_moment(page: Page, elsewhere: Page,
     page.get_by_text("files read of").wait_for()
     expect(page.locator(".st-key-card-results")).to_contain_text("prometheus_text")
     page.get_by_role("link", name="See what limits it").click()
+    page.locator(".wl-chain").wait_for()
+    settled(page)
 
     head = page.locator(".wl-answer h1")
     expect(head).to_contain_text("Prefill backlog limits TTFT")
@@ -70,6 +73,7 @@ def test_from_an_upload_to_the_cause_and_its_moment(page: Page, elsewhere: Page,
 
     page.get_by_role("link", name="Timeline", exact=True).click()
     page.wait_for_function(DRAWN)
+    settled(page)
     box = page.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
     page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 20)
     page.mouse.down()
@@ -84,6 +88,8 @@ def test_from_an_upload_to_the_cause_and_its_moment(page: Page, elsewhere: Page,
 
     page.get_by_role("link", name="Overview", exact=True).click()  # the window goes with the pages
     page.wait_for_url("**/?*from=2026-11-29*")
+    page.locator(".wl-chain").wait_for()
+    settled(page)
     page.locator("[data-testid=stPopoverButton]").last.click()
     page.get_by_role("button", name="Whole recording", exact=True).click()
     page.keyboard.press("Escape")
@@ -114,6 +120,7 @@ def test_from_the_verdict_to_the_sample_behind_it(page: Page, incident: str):
     page.goto(f"{incident}/?recording=tuesday.zip")
     page.locator(".wl-link.limiting").click()
     page.wait_for_url("**/link?*link=prefill_backlog*")
+    settled(page)
     expect(page.locator(".wl-answer h1")).to_contain_text(
         re.compile(r"Prefill backlog holds 1\.\d\d.s of the mean TTFT of 1\.73.s")
     )
@@ -140,6 +147,7 @@ def test_from_the_slowest_request_to_who_held_it(page: Page, elsewhere: Page, in
     span = page.locator(".st-key-card-request li", has_text="span of the server").locator("code").inner_text()
     assert key in line_of(span)
     page.wait_for_function("document.querySelectorAll('.barlayer .point path').length > 20")
+    settled(page)
     bar = page.locator(".barlayer .trace").nth(1).locator(".point path").nth(3).bounding_box()  # the fourth request's queue
     page.mouse.click(bar["x"] + bar["width"] / 2, bar["y"] + 4)
     page.wait_for_url("**request=cmpl*")
