@@ -10,14 +10,14 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
 
 from PIL import Image
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from app.ui.screens import PAGES
 
@@ -48,13 +48,24 @@ def dashboard(bundles: Sequence[Path]) -> Iterator[str]:
                 yield address
 
 
-def shot(browser: Browser, url: str, *, dark: bool = False, whole: bool = False, wide: int = WIDE) -> Image.Image:
-    """Photograph a page."""
+def shot(
+    browser: Browser,
+    url: str,
+    *,
+    dark: bool = False,
+    whole: bool = False,
+    wide: int = WIDE,
+    use: Callable[[Page], None] | None = None,
+) -> Image.Image:
+    """Photograph a page, after somebody did `use` on it."""
     context = browser.new_context(viewport={"width": wide, "height": TALL}, color_scheme="dark" if dark else "light")
     page = context.new_page()
     page.set_default_timeout(60_000)
     page.goto(url)
     settled(page)
+    if use:
+        use(page)
+        settled(page)
     if whole:
         height = page.evaluate("document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight")
         page.set_viewport_size({"width": wide, "height": max(TALL, int(height) + 20)})
@@ -95,13 +106,31 @@ def readme(browser: Browser, address: str, names: Sequence[str]) -> None:
         old.unlink()
     for module in PAGES:
         page = _last(module.__name__)
+        if page in USED:
+            continue  # at the end: what is done there shows on others
         keep(shot(browser, _url(address, page, SHOWN.get(page, "prefill_backlog"))), page, wide=1100)
     keep(shot(browser, _url(address, "overview", "prefill_backlog"), dark=True), "dark", wide=1100)
     for name in names:
         keep(shot(browser, _url(address, "overview", name)), f"incident-{name}", wide=720)
+    shot(browser, _url(address, "hypotheses", "prefill_backlog"), use=_keep_experiment)
+    for page, use in USED.items():
+        keep(shot(browser, _url(address, page, "prefill_backlog"), use=use), page, wide=1100)
     total = sum(one.stat().st_size for one in PICTURES.glob("*.webp"))
     print(f"{len(list(PICTURES.glob('*.webp')))} pictures, {total / 1e6:.2f} MB")
     assert total < MOST_BYTES
+
+
+def _keep_experiment(page: Page) -> None:
+    page.get_by_role("button", name="Keep as an experiment").first.click()
+    page.get_by_text("is kept: see the Experiments page").first.wait_for()
+
+
+def _set_objective(page: Page) -> None:
+    page.get_by_role("textbox", name="Name").fill("chat")
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.locator(".st-key-card-objectives").wait_for()
+    page.get_by_role("button", name="Replay", exact=True).click()
+    page.locator("[data-replayed]").wait_for()
 
 
 def keep(picture: Image.Image, name: str, *, wide: int) -> None:
@@ -119,6 +148,8 @@ def _url(address: str, page: str, incident: str) -> str:
     query = {"recording": incident} | ({"link": "prefill_backlog"} if page == "link" else {})
     return f"{address}/{'' if page == 'overview' else page}?{urlencode(query)}"
 
+
+USED: Final[dict[str, Callable[[Page], None] | None]] = {"experiments": None, "alerts": _set_objective}
 
 if __name__ == "__main__":
     main()
