@@ -200,7 +200,7 @@ def test_a_signal_completes_the_bundle(tmp_path: Path, number: signal.Signals):
     ):
         while not (folder_of(out) / "metrics.jsonl.gz").exists():
             time.sleep(0.05)
-        time.sleep(0.5)
+        time.sleep(1.5)
         running.send_signal(number)
         said = json.loads(running.communicate(timeout=20)[0])
     assert running.returncode == 0

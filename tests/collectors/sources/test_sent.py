@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from collectors.sources.test_tail import append, line
@@ -109,6 +110,20 @@ def dashboard(port: int, folder: Path) -> Iterator[subprocess.Popen]:
             process.kill()
 
 
+SENDERS: Final[list[subprocess.Popen]] = []
+
+
+@pytest.fixture(autouse=True)
+def none_is_left() -> Iterator[None]:
+    """A program that sends does not outlive the test that started it."""
+    yield
+    while SENDERS:
+        one = SENDERS.pop()
+        if one.poll() is None:
+            one.kill()
+            one.communicate()
+
+
 def ingest(source: str, port: int, **options: Any) -> subprocess.Popen:
     command = [
         sys.executable,
@@ -124,7 +139,10 @@ def ingest(source: str, port: int, **options: Any) -> subprocess.Popen:
         "json",
     ]
     environment = {**os.environ, "WEAKLINK_TOKEN": options.pop("token", "secret")}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options)
+    SENDERS.append(
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options)
+    )
+    return SENDERS[-1]
 
 
 def until_stored(port: int, count: int) -> None:
@@ -160,7 +178,8 @@ def test_a_dashboard_that_is_killed_gets_each_line_once(tmp_path: Path):
         assert sending.returncode == 0
         assert json.loads(said)["stat"] >= 3
         once_more = ingest(str(log), port)  # nothing new: it goes on where it was
-        time.sleep(3)
+        until_heard(once_more, signal.SIGTERM)
+        time.sleep(2)
         once_more.terminate()
         assert json.loads(once_more.communicate(timeout=30)[0]) == {}
         second.terminate()
@@ -168,6 +187,15 @@ def test_a_dashboard_that_is_killed_gets_each_line_once(tmp_path: Path):
     with Store(tmp_path / "a.duckdb") as store:
         assert numbers(store) == [1, 2, 3, 4, 5]
         assert store.rows("SELECT instance, lines, rejected FROM source_file") == [("h:8000", 5, 0)]
+
+
+def until_heard(process: subprocess.Popen, number: signal.Signals) -> None:
+    """Wait until a program that was started handles a signal (where /proc says that)."""
+    status, end = Path(f"/proc/{process.pid}/status"), time.monotonic() + 60
+    while status.exists() and not int(re.search(r"SigCgt:\s*(\w+)", status.read_text())[1], 16) >> (number - 1) & 1:
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def refuses_itself(folder: Path, log: Path) -> None:
