@@ -119,7 +119,13 @@ def _after(name: str, first: Target, second: Target, requests: int, client: floa
                 if "contributing" in {a.status, b.status} or "limiting" in {a.status, b.status}
                 else more.status,
                 conditions=tuple(
-                    dict.fromkeys((*(f"not known on the {role} server" for role in unknown), *a.conditions, *b.conditions))
+                    dict.fromkeys(
+                        (
+                            *(f"not known on the {role} server" for role in unknown),
+                            *(c if c in b.conditions else f"prefill server: {c}" for c in a.conditions),
+                            *(f"decode server: {c}" for c in b.conditions if c not in a.conditions),
+                        )
+                    )
                 ),
                 evidence=(*(f"prefill server: {x}" for x in a.evidence), *(f"decode server: {x}" for x in b.evidence)),
             )
