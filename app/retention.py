@@ -70,7 +70,10 @@ def keep(store: Store, policy: Policy, now: float) -> Done:
         return done
     for table in CLOSED:
         for day in _open_days(store, table, now - GRACE_S):
-            done.closed[table] = done.closed.get(table, 0) + _close(store, table, day)
+            try:
+                done.closed[table] = done.closed.get(table, 0) + _close(store, table, day)
+            except _ChangedError as error:  # a part of the day may be closed; the rest of this look goes on
+                done.notes.append(f"{error}: it is closed at the next look")
     for day, level in _levels(store):
         age = (now - (_start(day) + DAY_S)) / DAY_S
         due = (
@@ -101,8 +104,8 @@ def keeping(policy: Policy) -> Callable[[Store, threading.Event], None]:
         while not stop.is_set():
             try:
                 done = keep(store, policy, time.time())
-                if done.closed or done.thinned:
-                    LOG.info("closed %s, thinned %s", done.closed, done.thinned)
+                if done.closed or done.thinned or done.notes:
+                    LOG.info("%s", "; ".join([f"closed {done.closed}, thinned {done.thinned}", *done.notes]))
                 store.execute("UPDATE alive SET ts = ?", [time.time()])
                 if time.time() - measured > 3600:
                     measured = time.time()
@@ -185,7 +188,7 @@ def _close(store: Store, table: str, day: str) -> int:
                 _enter(store, table, day, "all", file, since, until)
                 gone = store.rows(f"DELETE FROM {table} WHERE {where}")[0][0]
                 if gone != count:
-                    raise _ChangedError(f"{table} {day}: {gone} rows to delete, {count} written")
+                    raise _ChangedError(f"{table} of {day}: rows came while it was closed ({count} written, {gone} there)")
                 store.closed(table)
             moved += count
     return moved

@@ -1,5 +1,6 @@
 """Closed days, thinning, limits: counters stay exact to the last reset, gauges keep mean and extremes, loaded recordings stay."""
 
+import contextlib
 import json
 import math
 import re
@@ -159,6 +160,33 @@ def test_what_comes_late_joins_its_day(tmp_path: Path):
         keep(store, Policy(raw_days=1), MIDNIGHT + 9 * DAY_S)
         assert store.rows("SELECT level, count(*) FROM segment GROUP BY 1") == [("minute", 1)]
         alike(whole, totals(store))
+
+
+def test_a_row_that_comes_while_a_day_is_closed_puts_off_only_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with filled(tmp_path / "a.duckdb", seconds=3600) as store:
+        feeds: Feeds = {}
+        put(store, feeds, list(server(np.random.default_rng(1), 600, begin=MIDNIGHT + DAY_S)))
+        rows = dict(store.rows("SELECT floor(ts / 86400)::INT, count(*) FROM sample GROUP BY ALL ORDER BY 1"))
+        first, second = rows.values()
+        written = retention._written
+
+        @contextlib.contextmanager
+        def slowly(store: Store, table: str, day: str, statement: str) -> Iterator[tuple[Path, int]]:
+            with written(store, table, day, statement) as found:
+                if day == DAY and not came:
+                    came.append(day)
+                    store.execute("INSERT INTO sample BY NAME SELECT * REPLACE (ts + 2.5 AS ts) FROM sample WHERE ts < 1795910401 LIMIT 1")
+                yield found
+
+        came: list[str] = []
+        monkeypatch.setattr(retention, "_written", slowly)
+        done = keep(store, Policy(), MIDNIGHT + 3 * DAY_S)
+        assert done.closed == {"sample": second}
+        assert done.notes == [f"sample of {DAY}: rows came while it was closed ({first} written, {first + 1} there): it is closed at the next look"]
+        assert store.rows("SELECT count(*) FROM every_sample") == [(first + second + 1,)]
+        done = keep(store, Policy(), MIDNIGHT + 3 * DAY_S)
+        assert (done.closed, done.notes) == ({"sample": first + 1}, [])
+        assert store.rows("SELECT count(*) FROM every_sample") == [(first + second + 1,)]
 
 
 def test_a_recording_that_was_loaded_is_left_alone(tmp_path: Path):
