@@ -452,6 +452,21 @@ def test_a_zip_of_a_version_to_come_is_refused(tmp_path: Path):
         pass
 
 
+def test_a_member_without_a_name_gets_one(tmp_path: Path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("x", "one")
+        packed.writestr("b.log", "two")
+    data = path.read_bytes()
+    first = data.index(b"PK\x01\x02")  # the directory: no length of the name, and the name left out
+    cut = data[: first + 28] + b"\0\0" + data[first + 30 : first + 46] + data[first + 47 :]
+    end = cut.index(b"PK\x05\x06")
+    size = int.from_bytes(cut[end + 12 : end + 16], "little") - 1
+    path.write_bytes(cut[: end + 12] + size.to_bytes(4, "little") + cut[end + 16 :])
+    with members(path) as found:
+        assert [(one.name, one.path is not None) for one in found] == [("b.log", True), ("member 1", False)]
+
+
 def test_a_damaged_member_of_a_zip_does_not_stop_the_others(tmp_path: Path):
     path = zipped(tmp_path / "up.zip", {"a.log": LOG, "b.log": LOG.replace(b"Engine 000", b"Engine 001")})
     data = bytearray(path.read_bytes())

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from app.collectors.formats.vllm_log_lines import BODY, Match, number, row_of
+from app.collectors.formats.vllm_log_lines import BODY, TOO_BIG, Match, number, row_of
 from app.collectors.formats.vllm_log_repr import entries, masked
 
 Fields = dict[str, Any]
@@ -56,10 +56,11 @@ def _frequent(kind: str) -> Builder:
             raise Cut(EXPECTED.get(kind, EXPECTED["stat"]))
         found = match.groupdict()
         row = row_of("step" if kind == "step" else "stat", found)
-        if row is None:
+        engines = number(found["engines"]) if kind == "aggregate" else 0.0
+        if row is None or engines >= TOO_BIG:
             raise Cut(EXPECTED["number"])
         if kind == "aggregate":
-            return [Finding(kind, {"engines": int(number(found["engines"])), **_canonical(row)})]
+            return [Finding(kind, {"engines": int(engines), **_canonical(row)})]
         return [Finding(kind, {**row, "engine": found.get("engine")})]
 
     return build

@@ -28,12 +28,13 @@ _ISO: Final = (
     rb"(?:Z|(?P<zs>[+-])(?:(?P<zh>\d+):(?P<zm>\d+)|(?P<zc>\d+)))"
 )
 _UNIT: Final = rb"[\w.-]+ [^\s\[(]+\[\d+\]: "  # host, unit[pid]
+# Groups in a possessive repeat (`)*+`) raise a SystemError where two of its branches match (Python 3.11 and 3.12): counted ones, then.
 _TRANSPORT: Final = (
     rb"(?:" + _ISO + rb" (?! *[A-Z]+ +[A-Za-z_])(?:std(?:out|err) [A-Z] )?(?:" + _UNIT + rb")?"  # not Dynamo's head
     rb"|[A-Z][a-z][a-z] +\d+ \d+:\d+:\d+ " + _UNIT + rb"|[\w./-]+ +\| "
-    rb"|\[pod/[^\]\s]+\] |\[\d+-\d+-\d+[ T]\d+:\d+:\d+(?:[.,]\d+)?\] )*+"
+    rb"|\[pod/[^\]\s]+\] |\[\d+-\d+-\d+[ T]\d+:\d+:\d+(?:[.,]\d+)?\] ){0,8}"
 )
-_PROCESS: Final = rb"(?:\((?P<process>[A-Za-z]+)(?:_(?:DP)?(?P<rank>\d+))?(?:[_ ][A-Z]+\d+)*(?: rank=\d+)? pid=(?P<pid>\d+)\) )*+"
+_PROCESS: Final = rb"(?:\((?P<process>[A-Za-z]+)(?:_(?:DP)?(?P<rank>\d+))?(?:[_ ][A-Z]+\d+)*(?: rank=\d+)? pid=(?P<pid>\d+)\) ){0,8}"
 _OWN: Final = rb"(?P<om>\d+)-(?P<od>\d+) (?P<oh>\d+):(?P<on>\d+):(?P<os>\d+) \[?[\w./-]+:\d+\] "
 _LEVEL: Final = rb"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)"
 _PAIR: Final = rb'"\w+": (?:"[^"\\]*"|\d+|null|true|false)'

@@ -239,13 +239,14 @@ def _from_zip(path: Path, folder: Path) -> Iterator[Member]:
     budget = _Budget(path)
     with archive:
         for number, info in enumerate(archive.infolist()):
-            if info.is_dir() or _skipped(info.filename):
+            if info.filename.endswith("/") or _skipped(info.filename):  # is_dir() fails where a member has no name
                 continue
+            name = info.filename or f"member {number + 1}"
             try:
                 with archive.open(info) as source:
-                    yield budget.copy(source, folder / f"{number:06d}", info.filename)
+                    yield budget.copy(source, folder / f"{number:06d}", name)
             except (zipfile.BadZipFile, UnicodeError, RuntimeError, NotImplementedError, EOFError, OSError) as error:
-                yield Member(info.filename, None, f"cannot be unpacked: {error}")
+                yield Member(name, None, f"cannot be unpacked: {error}")
 
 
 def _from_tar(path: Path, folder: Path) -> Iterator[Member]:

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -490,3 +491,33 @@ def test_no_cut_near_a_figure_invents_one(name: str):
 def test_reading_names_no_file_of_the_machine():
     for file in samples(vllm_log):
         assert not re.search(rb"/(?:home|root|opt|usr|srv)/", Path(file).read_bytes()), file.name
+
+
+TRANSPORTS: Final = (
+    b"2026-11-29T12:00:00.5Z ",
+    b"vllm-1  | ",
+    b"[pod/a/b] ",
+    b"Nov 29 12:00:00 host vllm[7]: ",
+    b"2026-11-29T13:00:00.5+01:00 stdout F ",
+)
+
+
+CHAINS: Final = [chain for size in (2, 3) for chain in itertools.permutations(TRANSPORTS, size)]
+
+
+@pytest.mark.parametrize("chain", [one for one in CHAINS if sum(part[:1] == b"2" for part in one) < 2])
+@pytest.mark.parametrize("process", [b"(APIServer pid=7) ", b"(EngineCore_DP0 pid=9) (APIServer pid=7) "])
+def test_a_line_comes_through_any_transports_in_a_row(chain: tuple[bytes, ...], process: bytes):
+    """Of `docker compose logs` in a pod: groups of one transport must not be in the way of those of the next."""
+    found = rows((b"".join(chain) + LINE.replace(b"(APIServer pid=7) ", process) + b"\n") * 2)
+    assert column(found, "running") == [12, 12]
+    stamped = any(one[:1] == b"2" for one in chain)
+    assert set(column(found, "ts")) == {NOON + 0.5 if stamped else NOON}
+    assert "rejected_line" not in found
+
+
+def test_an_aggregate_of_more_engines_than_there_are_is_rejected():
+    whole = LINE.replace(b"Engine 000:", b"2 Engines Aggregated:")
+    assert events(rows(whole + b"\n"), "aggregate")[0]["engines"] == 2
+    found = rows(whole.replace(b"2 Engines", b"9" * 400 + b" Engines") + b"\n")
+    assert told(found)["rejected"] == 1
