@@ -32,12 +32,7 @@ def with_twin(target: Target, replay: WhatIf, books: Books) -> Target:
     unexplained = min(target.unexplained_s or 0.0, max(0.0, left))
     said = f"parts and savings by the twin (twin / measured: {gate}; {replay.load})"
     return replace(
-        target,
-        parts=parts,
-        floor_s=left - unexplained,
-        unexplained_s=unexplained,
-        floor_whole=True,
-        conditions=(*target.conditions, said),
+        target, parts=parts, floor_s=left - unexplained, unexplained_s=unexplained, conditions=(*target.conditions, said)
     )
 
 

@@ -9,7 +9,7 @@ Why it costs latency:
 
 How it is computed:
     TTFT - queue - prefill - the wait in the engine's input queue, less a nominal 12 ms. Exact in seconds; what happens before
-    the arrival stamp is in no metric of vLLM.
+    the arrival stamp is in no metric of vLLM. Without step costs that wait is not known: as much as prefill may be it.
 
 What to try:
     --api-server-count N: more API server processes; costs memory per process, and the periodic stats lines.
@@ -27,7 +27,7 @@ from analyzers.model import Engine, Link, Row, Sign, Stage
 from analyzers.twin import Setup
 
 LINK: Final = Link("frontend", "API server", cause="API server")
-TELLING_S: Final = 0.001
+TELLING_S: Final = 0.001  # less than this of possible waits is not worth a sentence
 
 
 def row(books: Books) -> Row:

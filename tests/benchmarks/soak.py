@@ -153,13 +153,15 @@ def judge(path: Path, answered: dict[str, set[int]], said: Counter[str]) -> None
     print(f"outbox: {outbox[0]} notifications, {outbox[1]} sent, {outbox[2]} given up; received {dict(said)}")
 
 
-def told(memory: list[tuple[float, float]], seen: list[tuple[float, str, float]], began: float) -> None:
+def told(memory: list[tuple[float, float, float]], seen: list[tuple[float, str, float]], began: float) -> None:
     """The slopes: memory over the second half, pages by quarter."""
     half = memory[len(memory) // 2 :]
     if len(half) > 2:
-        at, used = np.array(half).T
-        slope, _ = np.polyfit(at, used, 1)
-        print(f"memory over the second half: {slope * 60:+.1f} MB an hour, {used.min():.0f} to {used.max():.0f} MB")
+        at, used, held = np.array(half).T
+        slope, cached = (60 * np.polyfit(at, of, 1)[0] for of in (used, held))
+        print(
+            f"memory over the second half: {slope:+.1f} MB an hour ({cached:+.1f} of the database's cache), {used.min():.0f} to {used.max():.0f} MB"
+        )
     end = max(ts for ts, _, _ in seen)
     quarters: dict[str, list[list[float]]] = defaultdict(lambda: [[], [], [], []])
     for ts, page, took in seen:
@@ -229,8 +231,9 @@ def main() -> None:
                 at += 1
                 continue
             now, before, spent = (time.monotonic() - began) / 60, spent, values(text, "process_cpu_seconds_total")[0]
-            memory.append((now, values(text, "process_resident_memory_bytes")[0] / 1e6))
-            print(f"{now:6.1f} min {memory[-1][1]:6.0f} MB ({sum(values(text, 'weaklink_database_memory_bytes')) / 1e6:5.0f} of the database), "
+            held = sum(values(text, "weaklink_database_memory_bytes")) / 1e6
+            memory.append((now, values(text, "process_resident_memory_bytes")[0] / 1e6, held))
+            print(f"{now:6.1f} min {memory[-1][1]:6.0f} MB ({held:5.0f} of the database), "
                   f"{spent - before:5.1f} s of CPU since the look before, {100 * spent / (60 * now):3.0f} % of a core in all, lag {max(values(text, 'weaklink_lag_seconds'), default=float('nan')):4.1f} s, "
                   f"{sum(values(text, 'weaklink_scrapes_total')):7.0f} scrapes, dropped {sum(values(text, 'weaklink_dropped_total')):.0f}, skipped {sum(values(text, 'weaklink_skipped_total')):.0f}, "
                   f"{page} {took:.2f} s {size / 1e3:.0f} kB, upload {upload:.2f} s, metrics {own:.2f} s, {len(receiver.got())} notified, {len(faults)} faults", flush=True)  # fmt: skip
