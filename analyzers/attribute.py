@@ -210,16 +210,17 @@ def _blank(module: ModuleType, row: Row) -> Part:
 
 def _part(link: Link, row: Row, name: str, stages: Sequence[Stage], per: float, b: Books, measured: float) -> Part:
     cells = {stage: seconds / per for stage, seconds in row.cells.items() if stage in stages}
-    seconds = sum(cells.values()) if row.known else None
+    known = row.known and (any(one > 0 for one in cells.values()) or not set(row.unseen) & set(stages))
+    seconds = sum(cells.values()) if known else None
     fault = row.fault if row.fault is not None else {} if link.load else row.cells
-    fault_s = _over(fault, stages, per) if row.known else None
-    status = "unknown" if not row.known else "contributing" if (seconds or 0.0) > CONTRIBUTES * measured else "ok"
+    fault_s = _over(fault, stages, per) if known else None
+    status = "unknown" if not known else "contributing" if (seconds or 0.0) > CONTRIBUTES * measured else "ok"
     return Part(
         link=link.name,
         seconds=seconds,
         cells=cells,
         fault_s=fault_s,
-        saves_s=saves(link, row, name, b, per) if row.known else None,
+        saves_s=saves(link, row, name, b, per) if known else None,
         status=status,
         conditions=row.conditions,
         evidence=row.evidence,

@@ -128,7 +128,8 @@ class Row:
 
     `cells` is what the link owns, `fault` the part of it that counts as a fault (None: all of it, nothing of a load link).
     An unknown link has no cells but a `bound`: the most it could hold of each stage (None: it cannot matter here, as the
-    configuration rules it out). `pressure` is how near the link is to its own limit (0-1).
+    configuration rules it out). `pressure` is how near the link is to its own limit (0-1). Of `unseen` stages its share cannot be
+    told: a target with such a stage, in which nothing else is seen of the link, does not know it.
     """
 
     cells: Mapping[Stage, float] = field(default_factory=dict)
@@ -140,6 +141,7 @@ class Row:
     used: bool = True
     conditions: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
+    unseen: tuple[Stage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

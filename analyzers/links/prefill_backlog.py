@@ -44,6 +44,7 @@ def row(books: Books) -> Row:
         Stage.PREFILL: books.prefill["others"] * left,
         Stage.DECODE: books.decode["prompts"] * left,
     }
+    unseen = tuple(of for of, cell in ((Stage.PREFILL, books.prefill), (Stage.DECODE, books.decode)) if cell["unread"] > 0)
     if books.queue["unread"] > 0:
         seen = {**cells, Stage.QUEUE: 0.0}
         return Row(
@@ -51,6 +52,7 @@ def row(books: Books) -> Row:
             fault={},
             known=any(seconds > 0 for seconds in seen.values()),  # nothing that is seen is not nothing
             bound={Stage.QUEUE: books.queue["unread"]},
+            unseen=unseen,
             fact="queue not readable",
             conditions=(
                 f"up to {books.queue['unread']:.3f} s of queue could be behind prompts: the gauges do not match the histograms",
@@ -59,7 +61,7 @@ def row(books: Books) -> Row:
     full = budget_full(books)
     return Row(
         cells=cells,
-        known=any(seconds > 0 for seconds in cells.values()) or books.prefill["unread"] + books.decode["unread"] <= 0,
+        unseen=unseen,
         fault={Stage.QUEUE: books.queue["budget"] * left},
         pressure=full,
         fact=f"{books.seen.get('waiting_max', 0.0):.0f} waiting at most",

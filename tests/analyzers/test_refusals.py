@@ -509,3 +509,10 @@ def test_an_engine_with_nothing_but_a_name_is_refused_without_an_error():
     result = judged(Engine("", ""))
     assert {name: fleet(result, name).verdict for name in TARGETS} == dict.fromkeys(TARGETS, "undetermined")
     assert all(refused(fleet(result, name)) for name in TARGETS)
+
+
+def test_without_step_costs_prompts_that_stretch_decodes_are_unknown_although_a_wait_behind_them_is_seen():
+    result = judged(engine_of(seconds=9, waiting=2.0))
+    assert fleet(result, "ttft").part("prefill_backlog").seconds > 0
+    part = fleet(result, "tpot").part("prefill_backlog")
+    assert (part.seconds, part.status) == (None, "unknown")
