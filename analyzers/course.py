@@ -100,11 +100,13 @@ def cut_of(engine: Engine, low: float, high: float) -> Engine:
     def cut(table: Mapping[str, Array], column: str) -> dict[str, Array]:
         if column not in table:
             return dict(table)
-        mask = (table[column] > low) & (table[column] <= high)
-        return {key: values[mask] for key, values in table.items()}
+        inside = np.flatnonzero((table[column] > low) & (table[column] <= high))
+        whole = slice(inside[0], inside[-1] + 1) if len(inside) else slice(0)
+        rows = whole if len(inside) == whole.stop - (whole.start or 0) else inside  # in the order of time nothing is copied
+        return {key: values[rows] for key, values in table.items()}
 
     interval = cut(engine.interval, "ts")
-    total = {key: float(np.nansum(interval[key])) for key in engine.total if key in interval and np.isfinite(interval[key]).any()}
+    total = _totals({key: interval[key] for key in engine.total if key in interval})
     request = cut(engine.request, "end_ts")
     total |= _recorded(request, total)
     return replace(
@@ -112,6 +114,14 @@ def cut_of(engine: Engine, low: float, high: float) -> Engine:
         request=request, total=total, bucket={key: one for key, one in engine.bucket.items() if key != _STALLS},
         event=tuple(event for event in engine.event if math.isnan(event.ts) or event.ts <= high),
     )  # fmt: skip
+
+
+def _totals(counters: Mapping[str, Array]) -> dict[str, float]:
+    """The increase of each counter over the intervals; one that is nowhere known is left out."""
+    known = {key: np.isfinite(values) for key, values in counters.items()}
+    return {
+        key: float(values.sum() if known[key].all() else np.nansum(values)) for key, values in counters.items() if known[key].any()
+    }
 
 
 def _recorded(request: Mapping[str, Array], total: Mapping[str, float]) -> dict[str, float]:

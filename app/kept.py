@@ -34,7 +34,7 @@ SPAN: Final = (
     "SELECT count(*), count(*) FILTER (NOT timed), min(ts), max(ts) FROM scrape WHERE ok AND instance IS NOT NULL AND ts > ? AND ts <= ?"
 )
 
-Stale = tuple[str, int, int | None, bool, int, float | None]  # a row of queries/kept/stale.sql
+Stale = tuple[str, int, int | None, bool, int, float | None, float | None]  # a row of queries/kept/stale.sql
 
 
 @dataclass(slots=True)
@@ -96,7 +96,8 @@ class _Kept:
 
     def _fill(self, stale: Sequence[Stale]) -> None:
         """Compute these parts by the views, and keep them: all, or none of them."""
-        low, high = stale[0][1] * PART_S, (stale[-1][1] + 1) * PART_S
+        low = min(one[1] * PART_S if one[6] is None else one[6] for one in stale)
+        high = (stale[-1][1] + 1) * PART_S
         bounds = {"from_ts": self.store.since(low, high, self.cursor), "to_ts": high, "low_ts": low, "high_ts": high}
         run = self.cursor.execute
         for name, value in bounds.items():
@@ -111,10 +112,10 @@ class _Kept:
 
     def _compute(self, stale: Sequence[Stale]) -> None:
         run = self.cursor.execute
-        run("CREATE OR REPLACE TEMP TABLE stale (instance VARCHAR, part BIGINT, seal UBIGINT, upto_ts DOUBLE)")
-        run("INSERT INTO stale SELECT unnest($instance::VARCHAR[]), unnest($part::BIGINT[]), unnest($seal::UBIGINT[]), unnest($upto::DOUBLE[])", {
+        run("CREATE OR REPLACE TEMP TABLE stale (instance VARCHAR, part BIGINT, seal UBIGINT, upto_ts DOUBLE, kept_ts DOUBLE)")
+        run("INSERT INTO stale SELECT unnest($instance::VARCHAR[]), unnest($part::BIGINT[]), unnest($seal::UBIGINT[]), unnest($upto::DOUBLE[]), unnest($kept::DOUBLE[])", {
             "instance": [one[0] for one in stale], "part": [one[1] for one in stale], "seal": [one[2] for one in stale],
-            "upto": [one[5] for one in stale],
+            "upto": [one[5] for one in stale], "kept": [one[6] for one in stale],
         })  # fmt: skip
         if any(one[3] for one in stale):
             run(sql("kept", "clear"))

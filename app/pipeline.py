@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -88,14 +88,24 @@ def _window_of(
         "count(*) FILTER (b.again) AS again_blocks, count(*) FILTER (b.elsewhere) AS elsewhere_blocks, "
         "max(b.block_size) AS block_size, any_value(g.gaps) AS gaps, any_value(g.salts) AS salts "
         "FROM kv_block AS b JOIN kv_gap AS g ON g.instance IS NOT DISTINCT FROM b.instance AND g.engine = b.engine "
-        "WHERE b.ts > $low AND b.ts <= $high GROUP BY b.instance, b.engine",
+        "WHERE b.ts > $low AND b.ts <= $high GROUP BY b.instance, b.engine ORDER BY b.instance, b.engine",
         bounds,
     )
     events = _events(store, bounds)
     pairs = _pairs(store, bounds, interval, stat, step) or _outside(store, events)
-    written = _written(store, {instance for instance, _ in pairs}, high)
+    tables = _Tables(
+        interval=_split(interval, "instance", "engine"),
+        stat=_split(stat, "instance", "engine"),
+        step=_split(step, "instance", "engine"),
+        scrape=_split(scrape, "instance"),
+        request=_split(request, "instance"),
+        bucket=_split(bucket, "instance", "engine"),
+        kv=_split(kv, "instance", "engine"),
+        written=_written(store, {instance for instance, _ in pairs}, high),
+        last_ts=float(scrape["ts"].max()) if len(scrape["ts"]) else None,
+    )
     found = tuple(
-        _engine(store, pair, interval, stat, step, scrape, request, bucket, kv, events, _alone(pairs, pair), written)
+        _engine(store, pair, tables, events, _alone(pairs, pair))
         for pair in pairs
         if engines is None or pair[1] in engines or f"{pair[0]}/{pair[1]}" in engines
     )
@@ -123,6 +133,11 @@ def attribution_for(
     """The attribution of what the store holds in a window; options as `attribute` has them."""
     window = window_of(store, start, end, engines)
     found = attribute(window, with_twin=with_twin, slo=slo, baseline=baseline)
+    return noted(store, window, found, start, end)
+
+
+def noted(store: Store, window: Window, found: Attribution, start: float | None = None, end: float | None = None) -> Attribution:
+    """An attribution of a window with what the store says about it."""
     return replace(found, notes=(*found.notes, *attribution_notes(store, window, start, end)))
 
 
@@ -173,51 +188,77 @@ def _alone(pairs: Sequence[tuple[str | None, str]], pair: tuple[str | None, str]
     return sum(1 for instance, _ in pairs if (instance or "") == (pair[0] or "")) == 1
 
 
-def _pick(table: Columns, instance: str | None, engine: str | None = None) -> dict[str, Array]:
-    mask = table["instance"] == instance
-    if engine is not None:
-        mask = mask & (table["engine"] == engine)
-    return {name: values[mask] for name, values in table.items() if name not in {"instance", "engine"}}
+Parts = Mapping[tuple[Any, ...], dict[str, Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """A window's rows by (instance, engine), those of scrapes and requests by (instance,); when the last scrape was."""
+
+    interval: Parts
+    stat: Parts
+    step: Parts
+    scrape: Parts
+    request: Parts
+    bucket: Parts
+    kv: Parts
+    written: Mapping[tuple[str | None, str], float]
+    last_ts: float | None
+
+
+class _Split(dict[tuple[Any, ...], dict[str, Array]]):
+    """The parts of a table; one that is not there is empty, with the table's columns."""
+
+    empty: dict[str, Array]
+
+    def __missing__(self, key: tuple[Any, ...]) -> dict[str, Array]:
+        return self.empty
+
+
+def _split(table: Columns, *names: str) -> Parts:
+    """The parts of a table that is ordered by these columns, without `instance` and `engine`."""
+    rest = {name: values for name, values in table.items() if name not in {"instance", "engine"}}
+    parts = _Split()
+    parts.empty = {name: values[:0] for name, values in rest.items()}
+    length = len(table[names[0]])
+    if length:
+        changed = np.zeros(length, bool)
+        changed[0] = True
+        for name in names:
+            changed[1:] |= table[name][1:] != table[name][:-1]
+        begins = np.flatnonzero(changed).tolist()
+        for begin, end in zip(begins, [*begins[1:], length], strict=True):
+            parts[tuple(table[name][begin] for name in names)] = {name: values[begin:end] for name, values in rest.items()}
+    return parts
 
 
 def _engine(
-    store: Store,
-    pair: tuple[str | None, str],
-    interval: Columns,
-    stat: Columns,
-    step: Columns,
-    scrape: Columns,
-    request: Columns,
-    bucket: Columns,
-    kv: Columns,
-    events: Sequence[tuple[str | None, Event]],
-    alone: bool,
-    written: Mapping[tuple[str | None, str], float],
+    store: Store, pair: tuple[str | None, str], tables: _Tables, events: Sequence[tuple[str | None, Event]], alone: bool
 ) -> Engine:
     instance, engine = pair
-    row = _pick(interval, instance, engine)
+    row, stat, scrape, one, counts = (
+        tables.interval[pair], tables.stat[pair], tables.scrape[instance,], tables.bucket[pair], tables.kv[pair],
+    )  # fmt: skip
     total = {name: float(np.nansum(values)) for name, values in row.items() if name not in _STATE and np.isfinite(values).any()}
     mine = tuple(event for where, event in events if where == instance and event.engine in {None, engine})
-    one = _pick(bucket, instance, engine)
-    counts = _pick(kv, instance, engine)
     facts = facts_of(store, instance, engine, mine)
-    if pair in written:
-        facts["written_tokens"] = written[pair]
+    if pair in tables.written:
+        facts["written_tokens"] = tables.written[pair]
     if "written_tokens" in facts and len(row["ts"]):
         facts["written_tokens"] -= _before_reset(store, instance, engine, row)
-    if not total.get("e2e_n") and not (stat["instance"] == instance).any() and len(scrape["ts"]):
-        facts["last_gauges"] = _last_gauges(store, instance, engine, float(scrape["ts"].max()))
+    if not total.get("e2e_n") and not any(where == instance for where, _ in tables.stat) and tables.last_ts is not None:
+        facts["last_gauges"] = _last_gauges(store, instance, engine, tables.last_ts)
     return Engine(
         instance=instance or "",
         engine=engine,
         model=_model(store, instance, engine, mine),
         version=_version(mine),
         interval=row,
-        scrape=_pick(scrape, instance),
-        stat=_pick(stat, instance, engine),
-        step=_pick(step, instance, engine),
+        scrape=scrape,
+        stat=stat,
+        step=tables.step[pair],
         # spans carry no engine label: with several engines behind one server they are nobody's alone
-        request=_pick(request, instance) if alone else {},
+        request=tables.request[instance,] if alone else {},
         bucket={family: (one["le"][one["family"] == family], one["n"][one["family"] == family]) for family in set(one["family"])},
         total=total,
         facts=facts,
@@ -507,4 +548,4 @@ def _log_restarts(store: Store, bounds: Mapping[str, float]) -> int:
     return int(found[0][0])
 
 
-__all__ = ["Level", "attribution_for", "attribution_notes", "facts_of", "window_of"]
+__all__ = ["Level", "attribution_for", "attribution_notes", "facts_of", "noted", "window_of"]

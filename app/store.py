@@ -95,6 +95,7 @@ class Store:
         self.closing = False
         self._cursors: weakref.WeakSet[Any] = weakref.WeakSet()  # of all threads
         self._full: tuple[float, str | None] = (-math.inf, None)
+        self._since: tuple[tuple[float, float, int, int], float] | None = None  # of which span and changes: what `since` said
         self.segments = path.with_suffix(".segments").absolute() if path else None  # closed days, and what is on its way there
         try:
             if path is not None:
@@ -284,12 +285,16 @@ class Store:
 
     # -- in ---------------------------------------------------------------------------------------------------------
     @contextmanager
-    def transaction(self, *, appending: bool = False) -> Iterator[None]:
-        """All or nothing: an exception inside leaves the store as it was. `appending`: what is added is newer than all that was there."""
+    def transaction(self, *, appending: bool = False, aside: bool = False) -> Iterator[None]:
+        """All or nothing: an exception inside leaves the store as it was.
+
+        `appending`: what is added is newer than all that was there. `aside`: nothing is changed that a recording holds, but what is
+        noted beside it (alerts, notifications, the journal), so that what was computed from recordings holds.
+        """
         with self.lock:
             cursor = self.cursor()
             cursor.execute("BEGIN")
-            self._local.inside, self._local.appending = True, appending
+            self._local.inside, self._local.appending, self._local.aside = True, appending, aside
             try:
                 yield
             except BaseException:
@@ -297,14 +302,15 @@ class Store:
                 cursor.execute("ROLLBACK")
                 raise
             finally:
-                self._local.inside = self._local.appending = False
+                self._local.inside = self._local.appending = self._local.aside = False
             try:
                 cursor.execute("COMMIT")
             except BaseException:  # a full disk: DuckDB has taken all of it back
                 self._series = None
                 raise
             finally:
-                self._changed(later=appending)
+                if not aside:
+                    self._changed(later=appending)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -375,6 +381,8 @@ class Store:
         self._changed(later=getattr(self._local, "appending", False))
 
     def _changed(self, *, later: bool) -> None:
+        if getattr(self._local, "aside", False):
+            return
         self.changes, self.appends = self.changes + (not later), self.appends + later
 
     def create(self, name: str, statement: str, params: Mapping[str, Any] | None = None) -> None:
@@ -432,7 +440,7 @@ class Store:
             low, high = params["low"], params["high"]
             if self.kept and not getattr(self._local, "inside", False) and _reads_kept(statement):
                 place = self.kept(low, high)
-            span = self.since(low, high), high
+            span = self._sample_start(low, high), high
         cursor, began = self.cursor(), time.perf_counter()
         if getattr(self._local, "span", (-math.inf, math.inf)) != span:
             for name, bound in zip(("from_ts", "to_ts"), span, strict=True):
@@ -445,6 +453,16 @@ class Store:
         self.queries += 1  # without a lock: one that is missed is no harm
         self.query_s += time.perf_counter() - began
         return found
+
+    def _sample_start(self, low: float, high: float) -> float:
+        """As `since`, looked up once: a window asks for its span a hundred times."""
+        if getattr(self._local, "inside", False):  # what this thread sees is not what the others do
+            return self.since(low, high)
+        asked = low, high, self.changes, self.appends
+        held = self._since
+        if held is None or held[0] != asked:
+            held = self._since = asked, self.since(low, high)
+        return held[1]
 
     def since(self, low: float, high: float, cursor: Any = None) -> float:
         """Where samples of a span begin: at the last scrape before it of each server that was scraped in it, and a margin."""

@@ -114,6 +114,23 @@ def test_it_is_what_the_views_say(store: Store, seed: int):
     same(store)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_what_comes_in_piece_by_piece_is_what_the_views_say(store: Store, seed: int):
+    """Each piece is added to what is kept of its minute: also where it begins with a restart, or lacks series that were there."""
+    rng, each = np.random.default_rng(seed), 24
+    values = {name: walked(rng, each) for name in ("a:1", "b:1")}
+    at = {name: NOON + shift + np.cumsum(rng.choice([2.0, 5.0, 31.0], each, p=[0.6, 0.3, 0.1])) for name, shift in (("a:1", 0.0), ("b:1", 0.7))}  # fmt: skip
+    now, compared = NOON, 0
+    while now < max(float(ts[-1]) for ts in at.values()):
+        before, now = now, now + float(rng.choice([4.0, 11.0, 45.0]))
+        for name, ts in at.items():
+            fresh = (ts > before) & (ts <= now)
+            if fresh.any():
+                put(store, name, ts[fresh], values[name][fresh], appending=True)
+        compared = same(store, NOON, now)
+    assert compared > 100
+
+
 def test_while_a_minute_lasts_what_is_kept_of_it_holds(store: Store, monkeypatch: pytest.MonkeyPatch):
     filled: list[tuple[int, ...]] = []
     fill = kept._Kept._fill

@@ -174,7 +174,7 @@ def loudest(status: Status, severity: str) -> Burn:
 # -- what is written, inside one transaction ------------------------------------------------------------------------------------
 def _write(store: Store, definitions: Definitions, status: Status, news: News, writes: Sequence[Write], now: float) -> None:
     name = status.slo.name
-    with store.transaction():
+    with store.transaction(aside=True):
         keep(store, news)
         for severity, state in status.states.items():
             history.put_state(store, name, severity, state)
@@ -228,7 +228,7 @@ def _gone(store: Store, definitions: Definitions, names: set[str], now: float) -
     for alert in history.alerts(store, firing=True, origin=LIVE):
         if alert.slo in names:
             continue
-        with store.transaction():
+        with store.transaction(aside=True):
             _resolve(store, definitions, None, alert, now, "the objective was removed")
             store.execute("DELETE FROM alert_state WHERE slo = ?", [alert.slo])
             store.execute("DELETE FROM slo_status WHERE slo = ?", [alert.slo])

@@ -7,7 +7,7 @@ buckets with the error of the interpolation.
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
@@ -103,8 +103,11 @@ def nothing(missing: str) -> Events:
     return Events(none, none, none, none, none, "", (), missing)
 
 
-def events(store: Store, slo: Slo, where: Scope, low: float, high: float, *, sums: bool = False) -> Events:
-    """The events that became known in (low, high]. `sums`: when does not matter, so those of a histogram are counted together."""
+def events(store: Store, slo: Slo, where: Scope, low: float, high: float, *, slice_s: float | None = None) -> Events:
+    """The events that became known in (low, high], by scrape.
+
+    `slice_s`: when does not matter within so many seconds (infinite: not at all), so those of a histogram are counted together.
+    """
     if not where.engines:
         return nothing("no engine in the store matches the selector")
     if slo.kind == "availability":
@@ -113,15 +116,13 @@ def events(store: Store, slo: Slo, where: Scope, low: float, high: float, *, sum
     if slo.kind == "errors":
         return _errors(store, where, low, high)
     if slo.kind == "goodput":
-        return _goodput(store, slo, where, low, high)
-    return _latency(store, slo, where, low, high, _sums if sums else _buckets)
+        return _goodput(store, slo, where, low, high, slice_s)
+    return _latency(store, slo, where, low, high, slice_s)
 
 
-def _latency(
-    store: Store, slo: Slo, where: Scope, low: float, high: float, buckets: Callable[..., Events | None] | None = None
-) -> Events:
+def _latency(store: Store, slo: Slo, where: Scope, low: float, high: float, slice_s: float | None) -> Events:
     """Requests (ITL: tokens) above the threshold."""
-    found = (buckets or _buckets)(store, slo.kind, slo.threshold_s or 0.0, where, low, high)
+    found = _buckets(store, slo.kind, slo.threshold_s or 0.0, where, low, high, slice_s)
     if found is not None and np.all(found.most - found.least <= EXACT):
         return found
     records = None if slo.kind == "itl" else _records(store, where, low, high)  # records hold no times of single tokens
@@ -151,33 +152,26 @@ def _span(store: Store, where: Scope, low: float, high: float) -> dict[str, Any]
     return {"low": low, "high": high, "floor": low if before is None else before}
 
 
-def _buckets(store: Store, kind: str, threshold_s: float, where: Scope, low: float, high: float) -> Events | None:
+def _buckets(
+    store: Store, kind: str, threshold_s: float, where: Scope, low: float, high: float, slice_s: float | None
+) -> Events | None:
     """Events by the buckets around a threshold; None where there is no such histogram."""
-    families = list(FAMILIES[kind])
-    if not store.rows(query("edge"), {"engines": list(where.engines), "families": families}):
+    asked = {"families": list(FAMILIES[kind]), "engines": list(where.engines)}
+    if not store.rows(query("edge"), asked):
         return None
-    params = {**_span(store, where, low, high), "threshold": threshold_s, "families": families, "engines": list(where.engines)}
-    rows = store.columns(query("bucket_point"), params)
-    bad, least, most = above(threshold_s, rows["total"], rows["low_s"], rows["high_s"], rows["upto_low"], rows["upto_high"])
+    if slice_s is None:
+        rows = store.columns(query("bucket_point"), {**_span(store, where, low, high), **asked, "threshold": threshold_s})
+        bad, least, most = above(threshold_s, rows["total"], rows["low_s"], rows["high_s"], rows["upto_low"], rows["upto_high"])
+    else:
+        rows = store.columns(query("bucket_span"), {**asked, "low": low, "high": high, "slice": slice_s})
+        lower, upper, n = (np.asarray(rows[name], dtype=float) for name in ("low_s", "high_s", "total"))
+        # each bucket is taken as a histogram of its own: all of it is below the threshold, above, or the threshold lies inside
+        bad, least, most = above(
+            threshold_s, n, lower, upper, np.where(upper <= threshold_s, n, 0.0), np.where(lower < threshold_s, n, 0.0)
+        )
     exact = bool(np.all(most - least <= EXACT))
     source = "histogram buckets" if exact else "histogram buckets, interpolated"
     return Events(rows["ts"], rows["total"], bad, least, most, source)
-
-
-def _sums(store: Store, kind: str, threshold_s: float, where: Scope, low: float, high: float) -> Events | None:
-    """As `_buckets`, the whole span of an engine as one, at its end: from rows that are kept a day is read as fast as an hour."""
-    families, engines = list(FAMILIES[kind]), list(where.engines)
-    if not store.rows(query("edge"), {"engines": engines, "families": families}):
-        return None
-    rows = store.columns(query("bucket_span"), {"families": families, "engines": engines, "low": low, "high": high})
-    lower, upper, n = (np.asarray(rows[name], dtype=float) for name in ("low_s", "high_s", "n"))
-    # each bucket is taken as a histogram of its own: all of it is below the threshold, above, or the threshold lies inside
-    bad, least, most = above(
-        threshold_s, n, lower, upper, np.where(upper <= threshold_s, n, 0.0), np.where(lower < threshold_s, n, 0.0)
-    )
-    exact = bool(np.all(most - least <= EXACT))
-    source = "histogram buckets" if exact else "histogram buckets, interpolated"
-    return Events(np.full(len(n), high), n, bad, least, most, source)
 
 
 def _records(store: Store, where: Scope, low: float, high: float, *, every: bool = False) -> dict[str, Array] | None:
@@ -218,7 +212,7 @@ def _errors(store: Store, where: Scope, low: float, high: float) -> Events:
     return Events(rows["ts"], total, bad, bad, bad, "counters", (note,))
 
 
-def _goodput(store: Store, slo: Slo, where: Scope, low: float, high: float) -> Events:
+def _goodput(store: Store, slo: Slo, where: Scope, low: float, high: float, slice_s: float | None) -> Events:
     """Requests that miss TTFT or TPOT: exactly from records, else bounded by the two histograms."""
     first, second = slo.threshold_s or 0.0, slo.tpot_s or 0.0
     records = _records(store, where, low, high)
@@ -226,8 +220,8 @@ def _goodput(store: Store, slo: Slo, where: Scope, low: float, high: float) -> E
         with np.errstate(invalid="ignore"):
             bad = (records["ttft_s"] > first) | (records["tpot_s"] > second) | (records["status"] != "ok")
         return _exact(records["ts"], bad, _told(records))
-    one = _buckets(store, "ttft", first, where, low, high)
-    two = _buckets(store, "tpot", second, where, low, high)
+    one = _buckets(store, "ttft", first, where, low, high, slice_s)
+    two = _buckets(store, "tpot", second, where, low, high, slice_s)
     if one is None or two is None:
         return nothing("goodput: needs request records, or the histograms of TTFT and of request TPOT (vLLM 0.11)")
     # the same requests are counted at the first token and at the end: the larger of the two is missed at least

@@ -98,7 +98,7 @@ def due(letter: Letter, now: float) -> bool:
 
 def sent(store: Store, letter: Letter, now: float) -> None:
     """The letter was delivered."""
-    with store.transaction():
+    with store.transaction(aside=True):
         store.execute(
             "UPDATE outbox SET sent_ts = ?, attempts = ?, error = NULL WHERE outbox_id = ?",
             [now, letter.attempts + 1, letter.outbox_id],
@@ -109,7 +109,7 @@ def sent(store: Store, letter: Letter, now: float) -> None:
 def failed(store: Store, letter: Letter, now: float, why: str, *, give_up: bool) -> None:
     """The letter was not delivered: it is tried again later, twice as late as before, or becomes a dead letter."""
     wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(letter.attempts, 30))
-    with store.transaction():
+    with store.transaction(aside=True):
         store.execute(
             "UPDATE outbox SET attempts = ?, next_ts = ?, error = ?, dead_ts = ? WHERE outbox_id = ?",
             [letter.attempts + 1, now + wait, why, now if give_up else None, letter.outbox_id],

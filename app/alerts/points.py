@@ -24,9 +24,10 @@ COLUMNS: Final = ("ts", "total", "bad", "least", "most")
 
 
 def points(store: Store, slo: Slo, low: float, high: float, only: Sequence[str] | None = None) -> Points:
-    """All events of a span, with what was observed in it; `only` leaves no other engines."""
+    """All events of a span, with what was observed in it; `only` leaves no other engines. Where rows of the span are kept, by slices."""
     where = scope(store, slo, only)
-    return _surrounded(store, slo, where, events(store, slo, where, low, high), low, high, low)
+    size = slice_s(slo) if store.kept and store.kept(low, high) else None
+    return _surrounded(store, slo, where, events(store, slo, where, low, high, slice_s=size), low, high, low)
 
 
 def _surrounded(store: Store, slo: Slo, where: Scope, found: Events, low: float, high: float, flight: float) -> Points:

@@ -11,10 +11,11 @@ import numpy as np
 from analyzers.attribute import attribute
 from analyzers.capacity import planned
 from analyzers.case import Case, case_of
+from analyzers.course import cut_of
 from analyzers.experiment import Experiment, judge
 from analyzers.hypotheses import HYPOTHESES, module_of, recommended
 from analyzers.model import Attribution, Engine, Event, Hypothesis, Window
-from analyzers.workload import drift, workload
+from analyzers.workload import Workload, drift, workload
 from app.pipeline import facts_of, window_of
 from app.store import Store
 
@@ -102,20 +103,22 @@ def engine_to_plan(store: Store, gpu: str | None) -> Engine | None:
 
 def halves(store: Store) -> tuple[str, ...]:
     """How the workload of the second half of what the store holds differs from the first; nothing without a clock."""
-    return drift_of(store, window_of(store))
+    return drift_of(window_of(store))
 
 
-def drift_of(store: Store, window: Window) -> tuple[str, ...]:
+def drift_of(window: Window) -> tuple[str, ...]:
     """How the workload of the second half of a window differs from the first, over its engines; nothing without a clock."""
     if window.start is None or window.end is None or not window.end - window.start > MIN_HALF_S:
         return ()
     middle = (window.start + window.end) / 2
-    names = [f"{e.instance}/{e.engine}" for e in window.engines]
-    parts = window_of(store, window.start, middle, names), window_of(store, middle, window.end, names)
-    if not all(p.engines for p in parts):
-        return ()
-    first, second = (replace(workload(p), rate_per_s=_arrivals_per_s(p)) for p in parts)
+    first, second = (_stream(window, *span) for span in ((-math.inf, middle), (middle, math.inf)))
     return drift(first, second)
+
+
+def _stream(window: Window, low: float, high: float) -> Workload:
+    """What came to the engines of a window in (low, high]; quantiles are those of the whole window."""
+    part = replace(window, engines=tuple(cut_of(e, low, high) for e in window.engines))
+    return replace(workload(part), rate_per_s=_arrivals_per_s(part))
 
 
 def _arrivals_per_s(window: Window) -> float | None:

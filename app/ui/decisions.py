@@ -1,6 +1,5 @@
 """What the pages about decisions share: the window as a case for hypotheses, kept while the store stays as it is."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -9,23 +8,19 @@ import streamlit as st
 from analyzers.case import Case
 from analyzers.model import Engine, Hypothesis, Window
 from app.experiments.cases import case_for, drift_of, hypotheses_for, of_bundle
-from app.pipeline import window_of
 from app.store import Store
 from app.ui.markup import Html, bold, div, join, link, tag
-from app.ui.session import View
+from app.ui.session import WINDOWS, View, window_between
 from app.ui.words import LABELS, flagged, titled, value
 
 Key = tuple[str, float, float, tuple[str, ...]]
-FEW: Final = 3  # windows that are kept: an hour of twenty engines is 34 MB
 MOST_REPLAYED: Final = 20_000  # requests of a window that a page replays unasked
 OBJECTIVES: Final = {**LABELS, "throughput": "Throughput", "capacity": "Capacity"}
 
 
 def window(view: View) -> Window:
     """The window of a page, with the engines that its picks leave."""
-    found = window_of(view.store, None if math.isinf(view.low) else view.low, None if math.isinf(view.high) else view.high)
-    kept = tuple(e for e in found.engines if f"{e.instance}/{e.engine}" in view.chosen)
-    return Window(found.start, found.end, kept, found.restarts)
+    return window_between(view.store, view.mark, view.low, view.high, view.chosen)
 
 
 def case(view: View) -> Case:
@@ -37,8 +32,7 @@ def case(view: View) -> Case:
 
 def engines(view: View) -> tuple[Engine, ...]:
     """The chosen engines with all that the window has of them, kept while the store stays as it is."""
-    found: tuple[Engine, ...] = _engines(_key(view), view)
-    return found
+    return window(view).engines
 
 
 def recommended(view: View, objective: str) -> list[Hypothesis]:
@@ -74,10 +68,6 @@ def _key(view: View) -> Key:
     return view.mark, view.low, view.high, view.chosen
 
 
-def _engines_now(key: Key, _view: View) -> tuple[Engine, ...]:  # noqa: ARG001 streamlit's cache reads it
-    return window(_view).engines
-
-
 def _case_now(key: Key, _view: View) -> Case:  # noqa: ARG001 streamlit's cache reads it
     return case_for(window(_view))
 
@@ -86,19 +76,18 @@ def _recommended_now(key: Key, objective: str, _prepared: Case) -> list[Hypothes
     return hypotheses_for(_prepared, objective)
 
 
-def _drift_now(key: Key, _store: Store, _window: Window) -> tuple[str, ...]:  # noqa: ARG001 as above
-    return drift_of(_store, _window)
+def _drift_now(key: Key, _window: Window) -> tuple[str, ...]:  # noqa: ARG001 as above
+    return drift_of(_window)
 
 
-_engines: Callable[..., tuple[Engine, ...]] = st.cache_resource(max_entries=FEW, show_spinner=False)(_engines_now)
-_case: Callable[..., Case] = st.cache_resource(max_entries=FEW, show_spinner=False)(_case_now)
+_case: Callable[..., Case] = st.cache_resource(max_entries=WINDOWS, show_spinner=False)(_case_now)
 _recommended: Callable[..., list[Hypothesis]] = st.cache_resource(max_entries=40, show_spinner=False)(_recommended_now)
 _drift: Callable[..., tuple[str, ...]] = st.cache_data(max_entries=16, show_spinner=False)(_drift_now)
 
 
 def drift(view: View) -> tuple[str, ...]:
     """How the workload changed from the first to the second half of the window."""
-    found: tuple[str, ...] = _drift(_key(view), view.store, case(view).window)
+    found: tuple[str, ...] = _drift(_key(view), case(view).window)
     return found
 
 
@@ -145,4 +134,4 @@ def _bundle_now(mark: str, bundle: str, _store: Store) -> Window:  # noqa: ARG00
     return of_bundle(_store, bundle)
 
 
-_bundle: Callable[..., Window] = st.cache_resource(max_entries=FEW, show_spinner=False)(_bundle_now)
+_bundle: Callable[..., Window] = st.cache_resource(max_entries=WINDOWS, show_spinner=False)(_bundle_now)

@@ -15,10 +15,10 @@ from urllib.parse import urlencode
 import numpy as np
 import streamlit as st
 
-from analyzers.attribute import under_load
-from analyzers.model import TARGETS, Attribution, Columns, Target
+from analyzers.attribute import attribute, under_load
+from analyzers.model import TARGETS, Attribution, Columns, Target, Window
 from app.access import who_of
-from app.pipeline import attribution_for
+from app.pipeline import noted, window_of
 from app.seat import seated
 from app.store import Store, sql
 from app.ui import shared
@@ -33,6 +33,7 @@ LAST_S: Final = 3600.0
 # mark of the store, start, end, engines, objectives missed (JSON), baseline window
 Asked = tuple[str, float, float, tuple[str, ...], str, tuple[float, ...]]
 ALERT: Final = "report-alert"  # in the session: the alert that the Reports page reports, where it is not the window
+WINDOWS: Final = 3  # that are kept: an hour of twenty engines is 34 MB
 EVERYTHING: Final = "*"  # all recordings together, as one fleet
 
 
@@ -283,11 +284,26 @@ def scope(recordings: Sequence[Recording], pick: Pick, settled: float = math.inf
 
 
 def _judge_now(asked: Asked, _store: Store, _base: Attribution | None) -> Attribution:
-    _, low, high, names, limit, _ = asked
-    start, end = None if math.isinf(low) else low, None if math.isinf(high) else high
-    found, late = attribution_for(_store, start, end, list(names), baseline=_base), json.loads(limit)
+    mark, low, high, names, limit, _ = asked
+    window, late = window_between(_store, mark, low, high, [name.replace("None/", "/") for name in names]), json.loads(limit)
+    found = noted(_store, window, attribute(window, baseline=_base), *_open(low, high))
     targets = {name: under_load(target, None, _base, late.get(name)) for name, target in found.targets.items()}
     return replace(found, targets=targets)
+
+
+def window_between(store: Store, mark: str, low: float, high: float, chosen: Sequence[str]) -> Window:
+    """All that the store holds of a span, of the chosen engines ("host:port/label"); read once for all pages that ask for it."""
+    found = _window((mark, low, high), store)
+    return replace(found, engines=tuple(e for e in found.engines if f"{e.instance}/{e.engine}" in chosen))
+
+
+def _open(low: float, high: float) -> tuple[float | None, float | None]:
+    """The bounds of a span; None where it is open."""
+    return None if math.isinf(low) else low, None if math.isinf(high) else high
+
+
+def _window_now(asked: tuple[str, float, float], _store: Store) -> Window:
+    return window_of(_store, *_open(*asked[1:]))
 
 
 def _rows_now(mark: str, name: str, params: str, _store: Store) -> list[dict[str, Any]]:
@@ -301,6 +317,7 @@ def _columns_now(mark: str, name: str, params: str, _store: Store) -> Columns:  
 
 
 # `mark` is a part of each key: it says how much the store held. An argument that starts with _ is no part of it.
+_window: Callable[..., Window] = st.cache_resource(max_entries=WINDOWS, show_spinner=False)(_window_now)
 _judge: Callable[..., Attribution] = st.cache_resource(max_entries=64, show_spinner=False)(_judge_now)
 _rows: Callable[..., list[dict[str, Any]]] = st.cache_data(max_entries=256, show_spinner=False)(_rows_now)
 _columns: Callable[..., Columns] = st.cache_data(max_entries=64, show_spinner=False)(_columns_now)

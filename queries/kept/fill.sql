@@ -1,13 +1,14 @@
 -- One row (of the temporary table `stale`): a part that is computed by the views, and kept. The temporary tables of samples, scrapes,
--- names and epochs that lie before the views of these names hold just what is needed.
+-- names and epochs that lie before the views of these names hold just what is needed. Where what is kept of a part holds up to
+-- kept_ts, it is what came after.
 INSERT INTO kept_rows.interval_row
-SELECT i.* FROM main.interval_row AS i
-WHERE i.ts > getvariable('low_ts') AND i.ts <= getvariable('high_ts') AND (i.instance, ceil(i.ts / 60)::BIGINT - 1) IN (SELECT instance, part FROM temp.stale);
+SELECT i.* FROM main.interval_row AS i JOIN temp.stale AS t ON t.instance = i.instance AND t.part = ceil(i.ts / 60)::BIGINT - 1
+WHERE i.ts > getvariable('low_ts') AND i.ts <= getvariable('high_ts') AND i.ts > coalesce(t.kept_ts, '-infinity'::DOUBLE);
 
 CREATE OR REPLACE TEMP TABLE grown AS
-SELECT b.*, ceil(b.ts / 60)::BIGINT - 1 AS part FROM main.bucket AS b
-WHERE b.ts > getvariable('low_ts') AND b.ts <= getvariable('high_ts') AND b.le IS NOT NULL
-  AND (b.instance, ceil(b.ts / 60)::BIGINT - 1) IN (SELECT instance, part FROM temp.stale);
+SELECT b.*, t.part FROM main.bucket AS b JOIN temp.stale AS t ON t.instance = b.instance AND t.part = ceil(b.ts / 60)::BIGINT - 1
+WHERE b.ts > getvariable('low_ts') AND b.ts <= getvariable('high_ts') AND b.ts > coalesce(t.kept_ts, '-infinity'::DOUBLE)
+  AND b.le IS NOT NULL;
 
 CREATE OR REPLACE TEMP TABLE shape AS
 SELECT instance, engine, family, part, list(le ORDER BY le) AS edges, min(first_ts) AS first_ts, max(last_ts) AS last_ts

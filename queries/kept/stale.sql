@@ -39,7 +39,8 @@ SELECT
   n.seal,                               -- NULL: nothing was scraped then; what is kept goes
   k.seal IS NOT NULL AS kept,           -- as it was
   coalesce(n.scrapes, 0) AS scrapes,
-  n.last_ts
+  n.last_ts,
+  CASE WHEN n.seal_then = k.seal THEN k.upto_ts END AS upto_ts  -- what is kept holds up to here, and more came; NULL: none of it does
 FROM now AS n FULL JOIN kept AS k ON k.instance = n.instance AND k.part = n.part
 WHERE n.seal_then IS DISTINCT FROM k.seal OR n.more
 ORDER BY part, instance;

@@ -21,7 +21,7 @@ CREATE TABLE kept_rows.histogram (
   edges DOUBLE[] NOT NULL             -- upper, in order
 );
 
--- One row: a histogram that was exposed in a part, observed or not.
+-- One row: a histogram that was exposed in a part, observed or not. A part that was kept while it lasted has several.
 CREATE TABLE kept_rows.shown (
   histogram_id INTEGER NOT NULL,
   part BIGINT NOT NULL,

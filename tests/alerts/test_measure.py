@@ -1,5 +1,7 @@
 """Events out of a store: buckets at an edge, records elsewhere, nothing counted twice or lost over restarts and gaps."""
 
+import math
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +13,10 @@ from hypothesis import strategies as st
 from recordings import client, finished, scrape, series, span, started
 
 from analyzers.slo import Edges, Slo, budget, burns
+from app import kept
 from app.alerts import measure
 from app.alerts.points import extended, indicator, keep, points
+from app.alerts.preview import preview
 from app.ingest import load
 from app.store import Store
 
@@ -23,7 +27,7 @@ def counted(store: Store, slo: Slo, low: float = EVER[0], high: float = EVER[1])
     """Return total, bad, least, most and source."""
     held = points(store, slo, low, high)
     found = tuple(float(values.sum()) for values in (held.total, held.bad, held.least, held.most))
-    summed = measure.events(store, slo, measure.scope(store, slo), low, high, sums=True)  # where only sums are asked for
+    summed = measure.events(store, slo, measure.scope(store, slo), low, high, slice_s=math.inf)  # where only sums are asked for
     assert tuple(float(values.sum()) for values in (summed.total, summed.bad, summed.least, summed.most)) == pytest.approx(found)
     assert summed.source == held.source
     return (*found, held.source)
@@ -192,6 +196,21 @@ def test_evaluations_at_any_instants_count_everything_once(tmp_path_factory: pyt
     assert held.total.sum() == whole.total.sum() == 11 * len(bad) + sum(bad)
     assert held.bad.sum() == whole.bad.sum() == sum(bad)
     assert budget(CHAT, held, end).left_ratio == budget(CHAT, whole, end).left_ratio
+
+
+@given(st.lists(st.integers(0, 13), min_size=2, max_size=40), st.sampled_from([1.0, 1.6, 0.4, 4.0]))
+@settings(max_examples=15, deadline=None)
+def test_a_preview_from_kept_rows_is_that_from_samples(bad: list[int], threshold_s: float):
+    """A page over an hour reads the rows that are kept of it; the threshold at an edge, in a bucket, below and above all edges."""
+    store, slo, end = Store(), replace(CHAT, threshold_s=threshold_s), NOON + 10.0 * len(bad)
+    with tempfile.TemporaryDirectory() as folder:
+        recorded(Path(folder), course(bad), store=store)
+    plain = preview(store, slo, NOON - 1, end, 10.0)
+    kept.attach(store, least=1)
+    held = preview(store, slo, NOON - 1, end, 10.0)
+    assert points(store, slo, NOON - 1, end).total.sum() == 11 * len(bad) + sum(bad)
+    assert (held.start, held.end, held.episodes, held.budget) == (plain.start, plain.end, plain.episodes, plain.budget)
+    assert (held.source, held.least, held.most) == (plain.source, pytest.approx(plain.least), pytest.approx(plain.most))
 
 
 def test_a_burn_from_kept_points_is_that_from_samples(tmp_path: Path):

@@ -54,8 +54,8 @@ WITH last AS (
   SELECT o.name, n.series_id, max(m.value) AS top, n.instance,
     o.name SIMILAR TO '.*_(total|sum|count|bucket)' AS counter, o.name LIKE '%_info' OR o.name LIKE 'process_start%' AS fixed
   FROM series AS o JOIN sample AS m USING (series_id)
-  JOIN series AS n ON n.name = o.name AND n.labels = o.labels AND n.engine IS NOT DISTINCT FROM o.engine AND n.instance LIKE '10.0.0.%'
-  WHERE o.instance NOT LIKE '10.0.0.%' GROUP BY ALL
+  JOIN series AS n ON n.name = o.name AND n.labels = o.labels AND n.engine IS NOT DISTINCT FROM o.engine AND list_contains($names, n.instance)
+  WHERE NOT list_contains($names, o.instance) GROUP BY ALL
 )
 SELECT series_id, $start + i * $every AS ts,
   CASE WHEN fixed THEN top WHEN counter AND name LIKE '%_sum' THEN top * $stretch * i / $n
@@ -66,8 +66,8 @@ ORDER BY ts, series_id
 """
 
 
-def build(path: Path, hours: float, engines: int, every: float) -> None:
-    """Fill a store with so many servers."""
+def build(path: Path, names: list[str], start: float, hours: float, every: float) -> None:
+    """Fill a store with so many hours of these servers."""
     with Store(path, memory_limit="4GB") as store:
         load(store, [INCIDENT])
         first, last = store.rows("SELECT min(ts), max(ts) FROM scrape WHERE ok")[0]
@@ -77,30 +77,31 @@ def build(path: Path, hours: float, engines: int, every: float) -> None:
         store.execute("DELETE FROM request")
         ((file_id,),) = store.rows("SELECT file_id FROM source_file WHERE format = 'prometheus_text'")
         store.execute("UPDATE source_file SET bundle = 'large' WHERE file_id = ?", [file_id])
-        for k in range(engines):
-            name = f"10.0.0.{k}:8000"
-            store.execute(
-                "INSERT INTO series SELECT nextval('series_id_seq'), ?, name, engine, model_name, labels FROM series WHERE instance NOT LIKE '10.0.0.%' AND instance IS NOT NULL",
-                [name],
+        recorded = "SELECT unnest($recorded::BIGINT[])"
+        given = {"recorded": [one for (one,) in store.rows("SELECT series_id FROM series")]}
+        for name in names:
+            store.cursor().execute(
+                f"INSERT INTO series SELECT nextval('series_id_seq'), $name, name, engine, model_name, labels FROM series WHERE series_id IN ({recorded}) AND instance IS NOT NULL",
+                {**given, "name": name},
             )
             store.execute(
                 "INSERT INTO scrape SELECT ?, ?, ? + i * ?, 0.01, true, true FROM range(?) AS t(i)",
-                [file_id, name, NOON, every, n],
+                [file_id, name, start, every, n],
             )
         for low in range(0, n, 1000):
-            given = {
-                "start": NOON,
+            spread = {
+                "names": names,
+                "start": start,
                 "every": every,
                 "n": n,
                 "low": low,
                 "high": min(n, low + 1000),
                 "stretch": hours * 3600 / (last - first),
             }
-            store.cursor().execute(CLONE, given)
-        store.execute("DELETE FROM sample WHERE ts < ?", [NOON - 1] if last < NOON else [-1])
-        store.execute("DELETE FROM sample WHERE series_id IN (SELECT series_id FROM series WHERE instance NOT LIKE '10.0.0.%')")
-        store.execute("DELETE FROM scrape WHERE instance NOT LIKE '10.0.0.%'")
-        store.execute("DELETE FROM series WHERE instance NOT LIKE '10.0.0.%'")
+            store.cursor().execute(CLONE, spread)
+        store.cursor().execute(f"DELETE FROM sample WHERE series_id IN ({recorded})", given)
+        store.cursor().execute("DELETE FROM scrape WHERE NOT list_contains($names, instance)", {"names": names})
+        store.cursor().execute(f"DELETE FROM series WHERE series_id IN ({recorded})", given)
         store.execute("CHECKPOINT")
 
 
@@ -275,7 +276,7 @@ def main() -> None:
         path = given.store or Path(folder) / "store.duckdb"
         if not path.exists():
             began = time.perf_counter()
-            build(path, given.hours, given.engines, given.every)
+            build(path, [f"10.0.0.{k}:8000" for k in range(given.engines)], NOON, given.hours, given.every)
             print(f"made in {time.perf_counter() - began:.0f} s")
         with Store(path) as store:
             samples, series = store.rows("SELECT (SELECT count(*) FROM sample), (SELECT count(*) FROM series)")[0]

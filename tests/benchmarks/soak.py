@@ -1,11 +1,12 @@
-"""Let the dashboard run: `python tests/benchmarks/soak.py [--minutes 120] [--engines 20]`, in everything that disturbs it.
+"""Let the dashboard run: `python tests/benchmarks/soak.py [--minutes 120] [--engines 20] [--held 60]`, in everything that disturbs it.
 
 `weaklink serve` collects every second from so many engines, each with all series of a recorded one. Meanwhile the engines restart
 in groups, bundles are uploaded, somebody keeps the first page open, somebody else opens every page in turn (sessions over the
 pages' socket), and two objectives are watched: one burns for five minutes of ten, one never; what they send is received and counted.
 
 Each line is one look. At the end: the slope of the memory, what pages took by quarter, the CPU, and whether the store holds each
-answer that an engine gave (each carries a number). Until an hour has passed the live pages judge more at each look.
+answer that an engine gave (each carries a number). `--held`: the store begins with so many minutes of these engines, so that the
+live pages, which show the last hour, have as much to judge at the first look as at the last.
 """
 
 import argparse
@@ -32,6 +33,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from alerts.receiver import Receiver  # noqa: E402
+from benchmarks.pages import build, prepare  # noqa: E402
 from benchmarks.soak_engines import Fleet  # noqa: E402
 from streamlit.proto.BackMsg_pb2 import BackMsg  # noqa: E402
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg  # noqa: E402
@@ -42,6 +44,7 @@ from app.ui.shared import FOLLOW_S  # noqa: E402
 
 LOG: Final = ROOT / "sample_data" / "formats" / "vllm_log" / "good" / "case-02.log"
 LOOK_S: Final = 15.0
+HELD_S: Final = 90.0  # what it takes to make what is held
 START: Final = "from app.cli import main; main()"
 CONFIG: Final = """
 [alerts]
@@ -174,6 +177,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--minutes", type=float, default=120.0)
     asked.add_argument("--engines", type=int, default=20)
+    asked.add_argument("--held", type=float, default=60.0)
     asked.add_argument("--port", type=int, default=18099)
     given = asked.parse_args()
     port, memory, faults = given.port, [], []
@@ -184,6 +188,9 @@ def main() -> None:
         config.write_text(
             f'{CONFIG}url = "{receiver.url}"\n' + "".join(f'[[target]]\nurl = "127.0.0.1:{one}"\n' for one in fleet.ports)
         )
+        if given.held:
+            build(store, list(fleet.answered), time.time() - 60 * given.held - HELD_S, given.held / 60, 1.0)
+            prepare(store)
         fleet.begin()
         command = [
             sys.executable,
