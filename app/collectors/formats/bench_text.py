@@ -141,7 +141,11 @@ def _enter(block: dict[str, Any], line: bytes) -> bool:
         return True
     if value is None:
         return match[2] in {b"nan", b"None"}
-    block[name] = int(value) if name in COUNTS and value == int(value) else value
+    if name in COUNTS:
+        if value == "inf":  # a rate may be that
+            return False
+        value = int(value) if value == int(value) else value
+    block[name] = value
     return True
 
 

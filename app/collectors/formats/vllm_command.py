@@ -61,6 +61,8 @@ SHORT: Final = {
 }
 LISTS: Final = ("cudagraph_capture_sizes", "cuda_graph_sizes")  # a list also with one value
 JOINED: Final = 200  # lines that one command may span
+# what ends each state of a shell line, or (in "") is skipped
+_CLOSES: Final = {"": re.compile(r"[\\'\"#]"), "'": re.compile("'"), '"': re.compile(r"\\.|\"", re.DOTALL), "#": re.compile("\n")}
 
 _START: Final = re.compile(r"(?:^|[\s/'\"])vllm\s+serve(?=\s|$)|-m\s+vllm\.entrypoints\.openai\.api_server(?=\s|$)")
 _SHELL: Final = re.compile(
@@ -182,6 +184,7 @@ def _logical(source: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Join lines that continue, by a backslash or an open quotation; drop blank lines and comments."""
     parts: list[str] = []
     start = size = 0
+    quote, begun = "", False
     for at, line in source:
         text = line.strip()
         if text.startswith("#") or (not text and not parts):
@@ -190,13 +193,37 @@ def _logical(source: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         more = text.endswith("\\")
         parts.append(text[:-1] + " " if more else line.rstrip("\r\n") + "\n" * line.endswith("\n"))
         size += len(text)
-        joined = "".join(parts)
-        if (more or (_START.search(joined) and _split(joined) is None)) and len(parts) < JOINED and size < MAX_LINE:
+        quote = _quote(parts[-1], quote)
+        begun = begun or _START.search("".join(parts[-2:])) is not None
+        if (more or (begun and quote in {"'", '"', "\\"})) and len(parts) < JOINED and size < MAX_LINE:
             continue
-        yield start, joined
-        parts, size = [], 0
+        yield start, "".join(parts)
+        parts, size, quote, begun = [], 0, "", False
     if parts:
         yield start, "".join(parts)
+
+
+def _quote(text: str, quote: str) -> str:
+    """What is open at the end of a piece of a shell line: a quotation, an escape (a backslash), a comment (#); "" if nothing is.
+
+    `quote` is what the pieces before left open. As shlex has it, without reading them again for each piece.
+    """
+    at = 1 if quote == "\\" else 0
+    quote = "" if at else quote
+    while at < len(text):
+        found = _CLOSES[quote].search(text, at)
+        if found is None:
+            return quote
+        at = found.end()
+        if quote:
+            quote = "" if found[0] in {quote, "\n"} else quote
+        elif found[0] != "\\":
+            quote = found[0]
+        elif at == len(text):
+            return "\\"
+        else:
+            at += 1
+    return quote
 
 
 def _split(text: str) -> list[str] | None:

@@ -76,6 +76,14 @@ def test_what_is_no_figure_is_named_and_the_rest_is_read():
     assert "event" not in rows
 
 
+def test_a_count_that_is_no_number_is_named():
+    """Found among a million broken inputs: `inf` is what a rate may be."""
+    text = b"============ Serving Benchmark Result ============\nSuccessful requests:  inf\nFailed requests:  2\n"
+    rows = read(bench_text, text)
+    assert [row["line"] for row in rows["rejected_line"]] == [2]
+    assert [run["failed"] for _, run in runs(text)] == [2]
+
+
 def test_other_files_are_refused():
     assert not refuses(bench_text)
 

@@ -1,6 +1,8 @@
 """Commands and config.json: whole rows, secrets, what a shell makes of a line, and input of any kind."""
 
 import json
+import shlex
+import time
 from typing import Any
 
 import pytest
@@ -293,6 +295,31 @@ def test_a_cut_object_gives_nothing(file, draw):
 def test_any_bytes(text):
     read(vllm_command, text)
     vllm_command.sniff(text)
+
+
+SHELL = st.text("'\"\\# \na", min_size=1, max_size=8).filter(lambda piece: not piece.endswith("\\"))
+
+
+@given(st.lists(SHELL, min_size=1, max_size=4))
+@patient
+def test_what_is_open_is_told_piece_by_piece(pieces):
+    quote = ""
+    for piece in pieces:
+        quote = vllm_command._quote(piece, quote)
+    try:
+        shlex.split("".join(pieces), comments=True)
+    except ValueError:
+        assert quote in {"'", '"'}
+    else:
+        assert quote in {"", "#"}
+
+
+def test_a_quotation_that_stays_open_over_many_lines_takes_no_time():
+    """Found among a million broken inputs: each line read all those before it again."""
+    text = b"vllm serve m --x 'a\n" + b'--y "' * 200 + b"\n" + (b"--z 1 " * 100 + b"\n") * 190
+    began = time.process_time()
+    read(vllm_command, text)
+    assert time.process_time() - began < 1.0
 
 
 PIECES = [
