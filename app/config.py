@@ -180,13 +180,14 @@ class OtlpConfig(_Strict):
 
 
 class RetentionConfig(_Strict):
-    """[retention]: how long what is collected live is kept whole, by the minute and by the hour; `inf`: for ever."""
+    """[retention]: how long what is collected live is kept whole, by the minute and by the hour (`inf`: for ever), and in what room."""
 
     raw_days: Annotated[float, Field(gt=0)] = 14.0
     minute_days: Annotated[float, Field(gt=0)] = 90.0
     hour_days: Annotated[float, Field(gt=0)] = 730.0
     max_gb: Annotated[float, Field(gt=0)] = math.inf  # of the database and its closed days
     min_free_gb: Annotated[float, Field(ge=0)] = 0.5  # of the disk: with less, nothing more is collected
+    memory_gb: Annotated[float, Field(ge=0.25, lt=math.inf)] = 2.0  # of the database; what needs more goes to the disk
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -196,7 +197,9 @@ class RetentionConfig(_Strict):
 
     def policy(self) -> Policy:
         """The policy as app.retention takes it."""
-        return Policy(self.raw_days, self.minute_days, self.hour_days, self.max_gb * 1e9, self.min_free_gb * 1e9)
+        return Policy(
+            self.raw_days, self.minute_days, self.hour_days, self.max_gb * 1e9, self.min_free_gb * 1e9, self.memory_gb * 1e9
+        )
 
 
 class LoginConfig(_Strict):

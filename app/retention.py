@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from app.store import CLOSED, MIN_FREE_BYTES, Store, sql
+from app.store import CLOSED, MEMORY_BYTES, MIN_FREE_BYTES, Store, sql
 
 DAY_S: Final = 86400.0
 GRACE_S: Final = 7200.0  # a day is closed so long after its end: a Prometheus may still be asked for it
@@ -45,13 +45,14 @@ LOG: Final = logging.getLogger("weaklink.retention")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Days that live data are kept whole, by the minute and by the hour, and how much disk they may take (inf: no limit)."""
+    """Days that live data are kept whole, by the minute and by the hour, and how much disk and memory they may take (inf: no limit)."""
 
     raw_days: float = 14.0
     minute_days: float = 90.0
     hour_days: float = 730.0
     max_bytes: float = math.inf
     min_free_bytes: float = MIN_FREE_BYTES  # of the disk: with less, collecting stops
+    memory_bytes: float = MEMORY_BYTES  # of the database
 
 
 @dataclass(slots=True)
@@ -101,6 +102,7 @@ def keeping(policy: Policy) -> Callable[[Store, threading.Event], None]:
 
     def run(store: Store, stop: threading.Event) -> None:
         measured, store.min_free_bytes = -math.inf, policy.min_free_bytes
+        store.limit_memory(policy.memory_bytes)
         while not stop.is_set():
             try:
                 done = keep(store, policy, time.time())

@@ -27,7 +27,8 @@ from analyzers.model import Batch
 from app.arrow import arrow, plain
 
 MEMORY = ":memory:"
-DEFAULT_MEMORY_LIMIT = "2GB"  # DuckDB's own default is 80 % of the machine, which belongs to the server next door
+MEMORY_BYTES: Final = 2e9  # DuckDB's own default is 80 % of the machine, which belongs to the server next door
+DEFAULT_MEMORY_LIMIT = f"{MEMORY_BYTES / 1e9:g}GB"
 
 
 _TYPES: Mapping[str, pa.DataType] = {
@@ -176,6 +177,10 @@ class Store:
             with suppress(duckdb.Error):  # not even this fits
                 self.note("full" if short else "room", now or f"{free / 1e6:.0f} MB are free")
         return now
+
+    def limit_memory(self, limit_bytes: float) -> None:
+        """From now on the database takes at most so much memory; what needs more goes to the disk."""
+        self.cursor().execute(f"SET memory_limit = '{max(1, round(limit_bytes / 1e6))}MB'")
 
     def note(self, kind: str, said: str, who: str | None = None) -> None:
         """Write into the journal what was done to the store, or befell it."""

@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from app import retention
 from app.ingest import load
 from app.live.scraped import Feeds, put
 from app.pipeline import window_of
-from app.retention import DAY_S, Policy, bytes_of, keep, notes, summary, thin
+from app.retention import DAY_S, Policy, bytes_of, keep, keeping, notes, summary, thin
 from app.store import Store
 
 MIDNIGHT: Final = 1795910400.0  # 2026-11-29 00:00 UTC
@@ -302,3 +303,11 @@ def test_status_says_size_growth_and_what_is_closed(tmp_path: Path):
     assert found["rows"]["sample"] > 0  # of closed days too
     assert found["closed"][0] | {"bytes": 0} == {"level": "minute", "days": 1, "bytes": 0, "first": DAY, "last": DAY}
     assert found["growth_bytes_per_day"] > 0
+
+
+def test_the_database_takes_no_more_memory_than_it_was_given(tmp_path: Path):
+    ended = threading.Event()
+    ended.set()
+    with Store(tmp_path / "a.duckdb") as store:
+        keeping(Policy(memory_bytes=3e8))(store, ended)
+        assert store.rows("SELECT current_setting('memory_limit')") == [("286.1 MiB",)]

@@ -6,7 +6,8 @@ pages' socket), and two objectives are watched: one burns for five minutes of te
 
 Each line is one look. At the end: the slope of the memory, what pages took by quarter, the CPU, and whether the store holds each
 answer that an engine gave (each carries a number). `--held`: the store begins with so many minutes of these engines, so that the
-live pages, which show the last hour, have as much to judge at the first look as at the last.
+live pages, which show the last hour, have as much to judge at the first look as at the last. `--memory-gb`: what the database may
+take, so little that it is reached soon: else its cache grows for hours, and nobody sees whether the rest does.
 """
 
 import argparse
@@ -47,6 +48,8 @@ LOOK_S: Final = 15.0
 HELD_S: Final = 90.0  # what it takes to make what is held
 START: Final = "from app.cli import main; main()"
 CONFIG: Final = """
+[retention]
+memory_gb = {memory_gb}
 [alerts]
 interval = "15s"
 [[slo]]
@@ -57,7 +60,7 @@ objective = "99%"
 period = "1h"
 pending = "10s"
 keep = "30s"
-burn = [{severity = "page", budget = "10%", long = "2m", short = "30s"}]
+burn = [{{severity = "page", budget = "10%", long = "2m", short = "30s"}}]
 [[slo]]
 name = "holds"
 kind = "ttft"
@@ -178,6 +181,7 @@ def main() -> None:
     asked.add_argument("--minutes", type=float, default=120.0)
     asked.add_argument("--engines", type=int, default=20)
     asked.add_argument("--held", type=float, default=60.0)
+    asked.add_argument("--memory-gb", type=float, default=0.3)
     asked.add_argument("--port", type=int, default=18099)
     given = asked.parse_args()
     port, memory, faults = given.port, [], []
@@ -186,7 +190,7 @@ def main() -> None:
         store, config = Path(folder) / "a.duckdb", Path(folder) / "weaklink.toml"
         fleet = Fleet([port + 1 + at for at in range(given.engines)])
         config.write_text(
-            f'{CONFIG}url = "{receiver.url}"\n' + "".join(f'[[target]]\nurl = "127.0.0.1:{one}"\n' for one in fleet.ports)
+            f'{CONFIG.format(memory_gb=given.memory_gb)}url = "{receiver.url}"\n' + "".join(f'[[target]]\nurl = "127.0.0.1:{one}"\n' for one in fleet.ports)
         )
         if given.held:
             build(store, list(fleet.answered), time.time() - 60 * given.held - HELD_S, given.held / 60, 1.0)

@@ -55,6 +55,7 @@ minute_days = 30
 hour_days = 60
 max_gb = 100
 min_free_gb = 2
+memory_gb = 1
 
 [alerts]
 interval = "15s"
@@ -96,7 +97,7 @@ def test_everything_reaches_its_source(tmp_path: Path):
     assert [one.subscription() for one in found.kv_events] == [Subscription("tcp://gpu-1:5557", "kv", "gpu-1:8000")]
     assert [one.log() for one in found.log] == [Log(Path("/var/log/none.log"), "gpu-1:8000")]
     assert not found.otlp.enabled
-    assert found.retention.policy() == Policy(7, 30, 60, 100e9, 2e9)
+    assert found.retention.policy() == Policy(7, 30, 60, 100e9, 2e9, 1e9)
     file = written(tmp_path, WHOLE)
     assert found.definitions == definitions.read(file)  # what `serve` evaluates
     assert [one.name for one in found.definitions.slos] == ["chat"]
@@ -144,6 +145,7 @@ def test_what_lacks_on_this_machine_is_said(tmp_path: Path, monkeypatch: pytest.
         ("[[kv_events]]\nendpoint='h:1'", "kv_events[1].endpoint: expected text that should match pattern"),
         ("[otlp]\nenabled='yes'", "otlp.enabled: expected a valid boolean"),
         ("[retention]\nraw_days=0", "retention.raw_days: expected greater than 0"),
+        ("[retention]\nmemory_gb=0.1", "retention.memory_gb: expected greater than or equal to 0.25"),
         ("[[slo]]\nname='x'", "[[slo]] 1 'x': kind: expected one of"),
         ("[[notify]]\nname='x'\nkind='webhook'\nsecret='hush'", "[[notify]] 1 'x': secret: expected secret_env or secret_file"),
         ("[alerts]\nevery='1s'", "[alerts]: every: expected one of interval, dashboard"),
