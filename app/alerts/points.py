@@ -19,6 +19,7 @@ from app.alerts.measure import Events, Scope, events, query, scope
 from app.store import Store
 
 OVERLAP_S: Final = 60.0  # spans come in batches: what ended before the last evaluation may be told after it
+LONG_S: Final = 900.0  # more than what comes in between two evaluations: a page's window, a new objective, a server that was away
 FLIGHT_S: Final = 900.0  # how far back the last word on requests in flight is looked for
 COLUMNS: Final = ("ts", "total", "bad", "least", "most")
 
@@ -26,8 +27,13 @@ COLUMNS: Final = ("ts", "total", "bad", "least", "most")
 def points(store: Store, slo: Slo, low: float, high: float, only: Sequence[str] | None = None) -> Points:
     """All events of a span, with what was observed in it; `only` leaves no other engines. Where rows of the span are kept, by slices."""
     where = scope(store, slo, only)
-    size = slice_s(slo) if store.kept and store.kept(low, high) else None
-    return _surrounded(store, slo, where, events(store, slo, where, low, high, slice_s=size), low, high, low)
+    return _surrounded(store, slo, where, _known(store, slo, where, low, high), low, high, low)
+
+
+def _known(store: Store, slo: Slo, where: Scope, low: float, high: float) -> Events:
+    """The events of a span: of a long one by slices, where rows of it are kept."""
+    size = slice_s(slo) if high - low > LONG_S and store.kept and store.kept(low, high) else None
+    return events(store, slo, where, low, high, slice_s=size)
 
 
 def _surrounded(store: Store, slo: Slo, where: Scope, found: Events, low: float, high: float, flight: float) -> Points:
@@ -82,7 +88,7 @@ def extended(store: Store, slo: Slo, now: float) -> tuple[Points, News]:
     bounds: dict[str, Any] = {"indicator": name, "low": start, "high": now}
     last = store.rows("SELECT max(ts) FROM slo_point WHERE indicator = $indicator AND ts > $low AND ts <= $high", bounds)[0][0]
     low = start if last is None else max(start, math.floor((last - OVERLAP_S) / size) * size)
-    found = events(store, slo, where, low, now)
+    found = _known(store, slo, where, low, now)
     fresh = _sliced(found, low, size)
     held = store.columns(
         "SELECT ts, total, bad, least, most FROM slo_point WHERE indicator = $indicator AND ts > $low AND ts <= $high ORDER BY ts",

@@ -205,10 +205,12 @@ def test_a_preview_from_kept_rows_is_that_from_samples(bad: list[int], threshold
     store, slo, end = Store(), replace(CHAT, threshold_s=threshold_s), NOON + 10.0 * len(bad)
     with tempfile.TemporaryDirectory() as folder:
         recorded(Path(folder), course(bad), store=store)
-    plain = preview(store, slo, NOON - 1, end, 10.0)
+    plain, evaluated = preview(store, slo, NOON - 3600, end, 10.0), extended(store, slo, end)[1].columns
     kept.attach(store, least=1)
-    held = preview(store, slo, NOON - 1, end, 10.0)
-    assert points(store, slo, NOON - 1, end).total.sum() == 11 * len(bad) + sum(bad)
+    held = preview(store, slo, NOON - 3600, end, 10.0)
+    assert points(store, slo, NOON - 3600, end).total.sum() == 11 * len(bad) + sum(bad)
+    again = extended(store, slo, end)[1].columns
+    assert {name: pytest.approx(values) for name, values in evaluated.items()} == again
     assert (held.start, held.end, held.episodes, held.budget) == (plain.start, plain.end, plain.episodes, plain.budget)
     assert (held.source, held.least, held.most) == (plain.source, pytest.approx(plain.least), pytest.approx(plain.most))
 
