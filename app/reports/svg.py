@@ -90,7 +90,7 @@ def ledger(target: Mapping[str, Any], titles: Mapping[str, str], said: Callable[
     measured = target.get("measured_s") or 0.0
     if measured <= 0:
         return ""
-    pieces = [("floor", target.get("floor_s") or 0.0, "#cfd3d8")]
+    pieces = [("floor" if target.get("floor_whole", True) else "floor, at least", target.get("floor_s") or 0.0, "#cfd3d8")]
     pieces += [
         (titles[p["link"]], p["seconds"], "#d9480f" if p["status"] == "limiting" else "#8f98a3")
         for p in target["parts"]

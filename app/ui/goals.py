@@ -9,6 +9,7 @@ import streamlit as st
 from analyzers.slo import Slo
 from app.alerts.definitions import decoded, encoded
 from app.store import Store
+from app.ui import shared
 from app.ui.limits import Goal, all_of, goal
 from app.ui.words import percent, plain
 
@@ -43,7 +44,7 @@ def goals(view: "View") -> list[Goal]:
 
 def measured(store: Store, mark: str, engines: Sequence[str], low: float, high: float) -> list[Goal]:
     """Every objective over a window of engines, kept while the store stays as it is."""
-    names = json.dumps([name.replace("None/", "/") for name in engines])
+    names = json.dumps(shared.unnamed(engines))
     return [_goal(mark, encoded(slo), low, high, names, store) for slo in all_of(store)]
 
 

@@ -31,7 +31,7 @@ def _smallest(target: Target, places: int) -> float:
 
 def _items(target: Target) -> list[tuple[str, float, str]]:
     """(name, seconds, class) of the bar's pieces, in chain order after the floor."""
-    found = [("floor", target.floor_s or 0.0, "wl-floor")]
+    found = [("floor" if target.floor_whole else "floor, at least", target.floor_s or 0.0, "wl-floor")]
     grey = 0
     for part in target.parts:
         if part.seconds and part.seconds > 0:

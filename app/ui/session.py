@@ -285,7 +285,7 @@ def scope(recordings: Sequence[Recording], pick: Pick, settled: float = math.inf
 
 def _judge_now(asked: Asked, _store: Store, _base: Attribution | None) -> Attribution:
     mark, low, high, names, limit, _ = asked
-    window, late = window_between(_store, mark, low, high, [name.replace("None/", "/") for name in names]), json.loads(limit)
+    window, late = window_between(_store, mark, low, high, shared.unnamed(names)), json.loads(limit)
     found = noted(_store, window, attribute(window, baseline=_base), *_open(low, high))
     targets = {name: under_load(target, None, _base, late.get(name)) for name, target in found.targets.items()}
     return replace(found, targets=targets)

@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from collections.abc import Sequence
 
 from app.store import Store, sql
 
@@ -29,6 +30,11 @@ def held() -> tuple[Store, int]:
         if not _stores:
             _stores.append(Store())
         return _stores[0], _turn[0]
+
+
+def unnamed(names: Sequence[str]) -> list[str]:
+    """Engines as "host:port/label", where "None/label" stands for what no server is known of: "/label"."""
+    return [name.removeprefix("None") if name.startswith("None/") else name for name in names]
 
 
 def settled() -> float:

@@ -5,7 +5,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from analyzers.links import CHAIN
 from analyzers.model import TARGETS, Part, Stage, Target
 from app.alerts import history
 from app.alerts.definitions import slo_of
+from app.reports import svg
 from app.store import Store, sql
 from app.ui import chain, decisions, draw, evidence, first, ledger, marks, shared, verdict, waterfall, words
 from app.ui.markup import Html, esc, join, link, row, tag
@@ -412,6 +413,13 @@ def test_the_bar_has_no_gaps(unexplained: float):
     assert all(end == pytest.approx(start, abs=1e-3) for (_, end), (start, _) in itertools.pairwise(edges))
     assert edges[-1][1] == pytest.approx(100, abs=1e-3)
     assert ("more than was measured" in bar) == (unexplained < 0)
+
+
+def test_a_part_of_the_floor_is_not_shown_as_the_whole():
+    one = replace(target(slots=0.4), floor_whole=False)
+    assert "floor, at least 0.05" in plain(ledger.ledger(one, str))
+    assert "floor, at least 0.05 s" in svg.ledger(asdict(one), TITLES, lambda value: f"{value:.2f} s")
+    assert "at least" not in plain(ledger.ledger(target(slots=0.4), str))
 
 
 def test_ruled_out_and_cannot_tell_are_never_left_out():

@@ -61,7 +61,7 @@ def found(view: View) -> list[Objective]:
 
 def previewed(view: View, slo: Slo) -> Preview:
     """What an objective would have done in the window, on the chosen engines."""
-    names = json.dumps([name.replace("None/", "/") for name in view.chosen])
+    names = json.dumps(view.chosen)
     return _previewed(view.mark, encoded(slo), view.low, view.high, _interval(view), names, view.store)
 
 
