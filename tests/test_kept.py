@@ -131,6 +131,25 @@ def test_what_comes_in_piece_by_piece_is_what_the_views_say(store: Store, seed: 
     assert compared > 100
 
 
+def test_what_comes_in_while_rows_are_computed_is_kept_once(store: Store, monkeypatch: pytest.MonkeyPatch):
+    values, at = walked(np.random.default_rng(4), 24), NOON + 2.0 * np.arange(1, 25)
+    arriving = [slice(8, 12), slice(12, 16), slice(16, 20)]
+    fill = kept._Kept._fill
+
+    def late(self: Any, stale: Any) -> None:  # after the seals were made
+        if arriving:
+            put(store, "a:1", at[arriving[0]], values[arriving.pop(0)], appending=True)
+        fill(self, stale)
+
+    put(store, "a:1", at[:8], values[:8], appending=True)
+    monkeypatch.setattr(kept._Kept, "_fill", late)
+    for seconds in (16.0, 24.0, 32.0, 40.0):
+        assert store.kept is not None
+        assert store.kept(NOON, NOON + seconds)
+    assert not arriving
+    same(store, NOON, NOON + 40)
+
+
 def test_while_a_minute_lasts_what_is_kept_of_it_holds(store: Store, monkeypatch: pytest.MonkeyPatch):
     filled: list[tuple[int, ...]] = []
     fill = kept._Kept._fill

@@ -3,12 +3,13 @@
 -- kept_ts, it is what came after.
 INSERT INTO kept_rows.interval_row
 SELECT i.* FROM main.interval_row AS i JOIN temp.stale AS t ON t.instance = i.instance AND t.part = ceil(i.ts / 60)::BIGINT - 1
-WHERE i.ts > getvariable('low_ts') AND i.ts <= getvariable('high_ts') AND i.ts > coalesce(t.kept_ts, '-infinity'::DOUBLE);
+WHERE i.ts > getvariable('low_ts') AND i.ts <= getvariable('high_ts') AND i.ts > coalesce(t.kept_ts, '-infinity'::DOUBLE)
+  AND i.ts <= t.upto_ts;  -- what came since the seal was made belongs to the next turn
 
 CREATE OR REPLACE TEMP TABLE grown AS
 SELECT b.*, t.part FROM main.bucket AS b JOIN temp.stale AS t ON t.instance = b.instance AND t.part = ceil(b.ts / 60)::BIGINT - 1
 WHERE b.ts > getvariable('low_ts') AND b.ts <= getvariable('high_ts') AND b.ts > coalesce(t.kept_ts, '-infinity'::DOUBLE)
-  AND b.le IS NOT NULL;
+  AND b.ts <= t.upto_ts AND b.le IS NOT NULL;
 
 CREATE OR REPLACE TEMP TABLE shape AS
 SELECT instance, engine, family, part, list(le ORDER BY le) AS edges, min(first_ts) AS first_ts, max(last_ts) AS last_ts
