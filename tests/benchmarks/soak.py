@@ -39,12 +39,14 @@ from benchmarks.soak_engines import Fleet  # noqa: E402
 from streamlit.proto.BackMsg_pb2 import BackMsg  # noqa: E402
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg  # noqa: E402
 
+from app import kept  # noqa: E402
 from app.store import Store  # noqa: E402
 from app.ui.screens import PAGES  # noqa: E402
 from app.ui.shared import FOLLOW_S  # noqa: E402
 
 LOG: Final = ROOT / "sample_data" / "formats" / "vllm_log" / "good" / "case-02.log"
 LOOK_S: Final = 15.0
+CHECKED_S: Final = 600.0
 HELD_S: Final = 90.0  # what it takes to make what is held
 START: Final = "from app.cli import main; main()"
 CONFIG: Final = """
@@ -147,6 +149,7 @@ def judge(path: Path, answered: dict[str, set[int]], said: Counter[str]) -> None
             stored[instance].append(serial)
         failed = dict(held.rows("SELECT ok, count(*) FROM scrape JOIN source_file USING (file_id) WHERE live GROUP BY ok"))
         outbox = held.rows("SELECT count(*), count(sent_ts), count(dead_ts) FROM outbox")[0]
+        print(kept_rows(held))
     missing = {name: sorted(found - set(stored[name])) for name, found in answered.items()}
     twice = sum(len(found) - len(set(found)) for found in stored.values())
     unknown = sum(len(set(found) - answered.get(name, set())) for name, found in stored.items())
@@ -157,6 +160,21 @@ def judge(path: Path, answered: dict[str, set[int]], said: Counter[str]) -> None
             last = max(one for one in answered[name] if one // 1_000_000 == serial // 1_000_000)
             print(f"  missing {name} {serial}: {last - serial} answers before the end of its life")
     print(f"outbox: {outbox[0]} notifications, {outbox[1]} sent, {outbox[2]} given up; received {dict(said)}")
+
+
+def kept_rows(held: Store) -> str:
+    """Whether the rows that were kept while scrapes came in are those that the views compute of them."""
+    kept.attach(held)
+    last = held.rows("SELECT max(ts) FROM scrape WHERE ok")[0][0]
+    span, differ, rows = {"low": last - CHECKED_S, "high": last}, 0, 0
+    assert held.kept is not None
+    assert held.kept(span["low"], span["high"])
+    for name, columns in (("interval_row", "* EXCLUDE (epoch)"), ("bucket", "*")):
+        text = f"SELECT {columns} FROM {{}} WHERE ts > $low AND ts <= $high{' AND n <> 0' * (name == 'bucket')}"
+        seen, computed = (Counter(held.rows(text.format(place), span)) for place in (name, f"main.{name}"))
+        differ += (seen - computed).total() + (computed - seen).total()
+        rows += seen.total()
+    return f"rows kept of the last {CHECKED_S / 60:g} minutes: {rows}; {differ} differ from what the views compute"
 
 
 def told(memory: list[tuple[float, float, float]], seen: list[tuple[float, str, float]], began: float) -> None:
