@@ -229,6 +229,8 @@ def _split(table: Columns, *names: str) -> Parts:
         begins = np.flatnonzero(changed).tolist()
         for begin, end in zip(begins, [*begins[1:], length], strict=True):
             parts[tuple(table[name][begin] for name in names)] = {name: values[begin:end] for name, values in rest.items()}
+    for values in (values for part in parts.values() for values in part.values()):
+        values.flags.writeable = False  # all parts lie in one table: whoever wants other values copies them
     return parts
 
 
