@@ -294,7 +294,7 @@ class Store:
         """All or nothing: an exception inside leaves the store as it was.
 
         `appending`: what is added is newer than all that was there. `aside`: nothing is changed that a recording holds, but what is
-        noted beside it (alerts, notifications, the journal), so that what was computed from recordings holds.
+        noted beside it (alerts, notifications), so that what was computed from recordings holds.
         """
         with self.lock:
             cursor = self.cursor()
