@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from app.store import CLOSED, MEMORY_BYTES, MIN_FREE_BYTES, Store, sql
+from app.store import CLOSED, MEMORY_BYTES, MIN_FREE_BYTES, DatabaseError, Store, sql
 
 DAY_S: Final = 86400.0
 GRACE_S: Final = 7200.0  # a day is closed so long after its end: a Prometheus may still be asked for it
@@ -97,14 +97,22 @@ def keep(store: Store, policy: Policy, now: float) -> Done:
     return done
 
 
+def _limit(store: Store, memory_bytes: float) -> None:
+    """Hold the database to its memory; where it cannot free enough just now, at the next look."""
+    try:
+        store.limit_memory(memory_bytes)
+    except DatabaseError as error:
+        LOG.warning("memory_gb: %s; tried again in %d s", str(error).splitlines()[0], EVERY_S)
+
+
 def keeping(policy: Policy) -> Callable[[Store, threading.Event], None]:
     """A loop that looks every ten minutes, and notes every hour how large the store is."""
 
     def run(store: Store, stop: threading.Event) -> None:
         measured, store.min_free_bytes = -math.inf, policy.min_free_bytes
-        store.limit_memory(policy.memory_bytes)
         while not stop.is_set():
             try:
+                _limit(store, policy.memory_bytes)
                 done = keep(store, policy, time.time())
                 if done.closed or done.thinned or done.notes:
                     LOG.info("%s", "; ".join([f"closed {done.closed}, thinned {done.thinned}", *done.notes]))

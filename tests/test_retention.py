@@ -307,7 +307,23 @@ def test_status_says_size_growth_and_what_is_closed(tmp_path: Path):
 
 def test_the_database_takes_no_more_memory_than_it_was_given(tmp_path: Path):
     ended = threading.Event()
-    ended.set()
     with Store(tmp_path / "a.duckdb") as store:
-        keeping(Policy(memory_bytes=3e8))(store, ended)
-        assert store.rows("SELECT current_setting('memory_limit')") == [("286.1 MiB",)]
+        looking = threading.Thread(target=keeping(Policy(memory_bytes=3e8)), args=(store, ended))
+        looking.start()
+        try:
+            for _ in range(100):
+                if store.rows("SELECT current_setting('memory_limit')") == [("286.1 MiB",)]:
+                    break
+                time.sleep(0.1)
+            else:
+                pytest.fail("the limit was not set")
+        finally:
+            ended.set()
+            looking.join()
+
+
+def test_a_limit_that_cannot_be_met_now_stops_no_look(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with Store(tmp_path / "a.duckdb") as store:
+        store.cursor().execute("CREATE TEMP TABLE held AS SELECT random() AS x FROM range(4_000_000)")
+        retention._limit(store, 1e6)
+        assert "memory_gb: " in caplog.text

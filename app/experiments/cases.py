@@ -111,7 +111,7 @@ def drift_of(window: Window) -> tuple[str, ...]:
     if window.start is None or window.end is None or not window.end - window.start > MIN_HALF_S:
         return ()
     middle = (window.start + window.end) / 2
-    first, second = (_stream(window, *span) for span in ((-math.inf, middle), (middle, math.inf)))
+    first, second = (_stream(window, *span) for span in ((window.start, middle), (middle, window.end)))
     return drift(first, second)
 
 

@@ -61,6 +61,7 @@ SHORT: Final = {
 }
 LISTS: Final = ("cudagraph_capture_sizes", "cuda_graph_sizes")  # a list also with one value
 JOINED: Final = 200  # lines that one command may span
+TAIL: Final = 200  # characters of the lines before in which `vllm serve` may begin
 # what ends each state of a shell line, or (in "") is skipped
 _CLOSES: Final = {"": re.compile(r"[\\'\"#]"), "'": re.compile("'"), '"': re.compile(r"\\.|\"", re.DOTALL), "#": re.compile("\n")}
 
@@ -184,7 +185,7 @@ def _logical(source: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Join lines that continue, by a backslash or an open quotation; drop blank lines and comments."""
     parts: list[str] = []
     start = size = 0
-    quote, begun = "", False
+    quote, tail, begun = "", "", False
     for at, line in source:
         text = line.strip()
         if text.startswith("#") or (not text and not parts):
@@ -194,11 +195,12 @@ def _logical(source: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         parts.append(text[:-1] + " " if more else line.rstrip("\r\n") + "\n" * line.endswith("\n"))
         size += len(text)
         quote = _quote(parts[-1], quote)
-        begun = begun or _START.search("".join(parts[-2:])) is not None
+        begun = begun or _START.search(tail + parts[-1]) is not None
+        tail = (tail + parts[-1])[-TAIL:]
         if (more or (begun and quote in {"'", '"', "\\"})) and len(parts) < JOINED and size < MAX_LINE:
             continue
         yield start, "".join(parts)
-        parts, size, quote, begun = [], 0, "", False
+        parts, size, quote, tail, begun = [], 0, "", "", False
     if parts:
         yield start, "".join(parts)
 

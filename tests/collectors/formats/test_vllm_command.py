@@ -314,6 +314,11 @@ def test_what_is_open_is_told_piece_by_piece(pieces):
         assert quote in {"", "#"}
 
 
+def test_a_command_whose_words_stand_lines_apart_is_one():
+    text = b"vllm \\\n\\\n  serve m --x 'a\n--y'\n"
+    assert events(text) == [(1, "args", {"model": "m", "x": "a\n--y"})]
+
+
 def test_a_quotation_that_stays_open_over_many_lines_takes_no_time():
     """Found among a million broken inputs: each line read all those before it again."""
     text = b"vllm serve m --x 'a\n" + b'--y "' * 200 + b"\n" + (b"--z 1 " * 100 + b"\n") * 190
